@@ -1,0 +1,76 @@
+"""The exception tree. Every error a user can cause carries its exit code and says what to do.
+
+    DaybreakError                 1  the run failed
+    ├── ConfigError               2  the job file or an argument is wrong
+    ├── PreflightError            2  the table, the model or the output does not fit; nothing was started
+    ├── ModelLoadError            2  the model cannot be resolved or loaded
+    ├── GateError                 3  the counts or a gate refuse to publish
+    ├── StaleInputError           4  the input is older than the job allows
+    ├── LeaseError                5  another run of the job is alive
+    └── ShardError                1  a shard failed every attempt; the finished ones stay staged
+"""
+
+from __future__ import annotations
+
+
+class DaybreakError(Exception):
+    """A run that ends with a message for a person, not a stack trace.
+
+    ``str(error)`` is the whole message: what was wrong, with the value; what is allowed; what to do next.
+    """
+
+    exit_code = 1
+
+    def __init__(self, problem: str, *, fix: str = "") -> None:
+        super().__init__(problem if not fix else f"{problem}\n  to mend it: {fix}")
+        self.problem = problem
+        self.fix = fix
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.problem, self.fix))
+
+
+def _rebuild(kind: type[DaybreakError], problem: str, fix: str) -> DaybreakError:
+    return kind(problem, fix=fix)
+
+
+class ConfigError(DaybreakError):
+    """The job file, an override or a command-line argument is wrong."""
+
+    exit_code = 2
+
+
+class PreflightError(DaybreakError):
+    """The input table, the model or the output does not fit; no executor has worked yet."""
+
+    exit_code = 2
+
+
+class ModelLoadError(DaybreakError):
+    """The model cannot be found, downloaded or loaded, or a module that it needs is missing."""
+
+    exit_code = 2
+
+
+class GateError(DaybreakError):
+    """The counts do not reconcile, or a gate refuses to publish; nothing became visible."""
+
+    exit_code = 3
+
+
+class StaleInputError(DaybreakError):
+    """The input is older than ``input.freshness.max_age`` allows."""
+
+    exit_code = 4
+
+
+class LeaseError(DaybreakError):
+    """Another driver holds the job's lease and its heartbeat is fresh."""
+
+    exit_code = 5
+
+
+class ShardError(DaybreakError):
+    """A shard failed every attempt. The finished shards stay staged; the same command resumes them."""
+
+    exit_code = 1
