@@ -1,0 +1,65 @@
+# `make help` lists what there is. Everything runs in .venv, which `make venv` builds from the locked requirements.
+SHELL := /bin/bash
+PYTHON ?= python3.11
+VENV := .venv
+PY := $(VENV)/bin/python
+LOCK := requirements/constraints.txt
+STAMP := $(VENV)/.installed
+TESTS := $(wildcard $(addprefix tests/,unit spark cluster browser))
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo demo-churn test test-unit lint format bench lock wheel clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## builds .venv (Python 3.11) from requirements/constraints.txt; nothing to do while that is unchanged
+
+# Rebuilt when the lock or setup.py changes. uv comes from PyPI by pip, in the version that the lock names.
+$(STAMP): $(LOCK) setup.py
+	@python=$$(command -v $(PYTHON) || command -v python3) || { echo "no $(PYTHON) and no python3 on PATH: install Python 3.11" >&2; exit 2; }; \
+	"$$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$$python is not Python 3.11: make venv PYTHON=/path/to/python3.11" >&2; exit 2; }; \
+	[ -x $(PY) ] || "$$python" -m venv $(VENV)
+	$(PY) -m pip install --quiet "$$(grep -E '^uv==' $(LOCK))"
+	$(PY) -m uv pip install --quiet --python $(PY) --requirement $(LOCK)
+	$(PY) -m uv pip install --quiet --python $(PY) --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+
+demo: venv ## embeds 3,000 real documents with MiniLM and answers a search from the table
+	./spark-submit.sh --env local jobs/prepare_demo.py docs
+	./spark-submit.sh --env local jobs/score.py --config conf/jobs/demo.yaml
+	./spark-submit.sh --env local jobs/search_demo.py
+
+demo-churn: venv ## scores 7,043 real customers, twice, and shows that nothing doubles
+	./spark-submit.sh --env local jobs/prepare_demo.py churn
+	./spark-submit.sh --env local jobs/score.py --config conf/jobs/demo-churn.yaml
+	./spark-submit.sh --env local jobs/score.py --config conf/jobs/demo-churn.yaml
+
+test: venv ## every test but the benchmarks; the last line is pytest's
+	@$(PY) -m pytest $(TESTS)
+
+test-unit: venv ## the tests that need no JVM, in seconds
+	@$(PY) -m pytest tests/unit
+
+lint: venv ## ruff (rules and format) and mypy, strict on lib/
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+
+format: venv ## mends what ruff can mend
+	$(PY) -m ruff check --fix
+	$(PY) -m ruff format
+
+bench: venv ## the peers on the same rows, on demand (tests/benchmarks)
+	$(PY) tests/benchmarks/run.py
+
+lock: venv ## requirements/constraints.txt from requirements/dev.in; UPGRADE=1 takes the newest versions
+	$(PY) -m uv pip compile --quiet --no-header --python-version 3.11 $(if $(UPGRADE),--upgrade) --output-file $(LOCK) requirements/dev.in
+
+wheel: venv ## dist/daybreak-*.whl
+	$(PY) -m build --wheel --no-isolation
+
+clean: ## removes what was built: build/, dist/, caches; not .venv
+	rm -rf build dist lib/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find lib jobs tests -name __pycache__ -type d -prune -exec rm -rf {} +
