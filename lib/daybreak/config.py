@@ -1,0 +1,254 @@
+"""The job file: what a run is asked to do. YAML, with ``--set a.b=c`` overrides, checked before anything starts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from daybreak.errors import ConfigError
+
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(s|m|h|d)\s*$")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def _duration(value: object) -> object:
+    match = _DURATION.match(value) if isinstance(value, str) else None
+    if match:
+        return timedelta(**{_UNITS[match[2]]: float(match[1])})
+    if isinstance(value, timedelta):
+        return value
+    raise ValueError("a duration is a number and a unit: 90s, 15m, 26h or 2d")
+
+
+Duration = Annotated[timedelta, BeforeValidator(_duration, json_schema_input_type=str)]
+
+
+class Section(BaseModel):
+    """Frozen, and strict about its keys: a typing error in a job file must not pass as a default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Freshness(Section):
+    max_age: Duration = Field(description="refuse an input whose newest commit is older than this (exit 4)")
+
+
+class Input(Section):
+    table: str = Field(min_length=1, description="a path (it holds a '/') or a catalog name")
+    format: Literal["delta", "parquet"] = Field("delta", description="of a table named by its path")
+    version: Literal["latest"] | Annotated[int, Field(ge=0)] = Field(
+        "latest", description="Delta version to read; 'latest' is resolved once and pinned"
+    )
+    where: str | None = Field(None, description="SQL condition on the table's columns; must be deterministic")
+    columns: dict[str, str] | list[str] | None = Field(
+        None,
+        description="which table columns feed the model: a list in the model's order, or {model input: column}",
+    )
+    key: list[str] = Field(min_length=1, description="columns that name a row; unique, stable, not generated")
+    freshness: Freshness | None = None
+
+    @field_validator("key", mode="before")
+    @classmethod
+    def _one_key(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("key")
+    @classmethod
+    def _each_once(cls, value: list[str]) -> list[str]:
+        if len({name.lower() for name in value}) < len(value):
+            raise ValueError(f"a key names each column once, and this one is {value}")
+        return value
+
+
+class Model(Section):
+    uri: str = Field(min_length=1, description="models:/name@alias, models:/name/version, runs:/id/name or a path")
+    precision: Literal["fp32", "bf16"] = Field("fp32", description="of the forward pass, for staged torch models")
+    params: dict[str, Any] = Field(default_factory=dict, description="inference params of the model's signature")
+
+
+class Batch(Section):
+    tokens: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto", description="padded tokens (or rows, for models without a size) of one forward pass"
+    )
+    window_rows: int = Field(8192, ge=1, le=1_000_000, description="rows that are sorted by length together")
+
+
+class Shards(Section):
+    by: Literal["auto", "files", "key"] = Field("auto", description="cut by file split, or by hash of the key")
+    rows: int = Field(5000, ge=1, description="rows that a shard should have; the unit of retry and resume")
+
+
+class Output(Section):
+    table: str = Field(min_length=1, description="a path (it holds a '/') or a catalog name; created when missing")
+    mode: Literal["history", "latest"] = Field(
+        "history", description="history: one row a key and window; latest: one row a key"
+    )
+
+
+class Gates(Section):
+    max_dead_fraction: float = Field(0.01, ge=0, le=1, description="dead letters / rows in, above it: exit 3")
+    min_rows: int = Field(1, ge=0, description="rows in, below it: exit 3")
+
+
+class MLflow(Section):
+    tracking_uri: str | None = Field(None, description="else MLFLOW_TRACKING_URI")
+    registry_uri: str | None = Field(None, description="else the tracking URI")
+    experiment: str | None = Field(None, description="else daybreak/<job name>")
+
+
+class JobConfig(Section):
+    """One job: a table, a model, and where the scores go.
+
+    Relative paths are relative to the working directory, as everywhere in Spark.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="names the job in the run log")
+    input: Input
+    window: str = Field("{date}", description="{date}, {datetime}, {hour} or {month}, of the run's start in UTC")
+    model: Model
+    batch: Batch = Field(default_factory=Batch)
+    shards: Shards = Field(default_factory=Shards)
+    select: Literal["all", "changed"] = Field("all", description="changed: skip rows already scored alike")
+    output: Output
+    gates: Gates = Field(default_factory=Gates)
+    state: str | None = Field(None, description="folder of run log, dead letters and staging; else next to the output")
+    redact: bool = Field(False, description="keep the input's values out of the dead letters")
+    resume_within: Duration = Field(
+        timedelta(hours=18), description="an unfinished run older than this is left alone, and a new one starts"
+    )
+    mlflow: MLflow = Field(default_factory=MLflow)
+
+    @field_validator("window")
+    @classmethod
+    def _known_placeholders(cls, value: str) -> str:
+        render_window(value, datetime(2000, 1, 1, tzinfo=UTC))
+        return value
+
+    @model_validator(mode="after")
+    def _state_of_a_catalog_table(self) -> JobConfig:
+        if self.state is None and not is_path(self.output.table):
+            raise ValueError(
+                f"output.table {self.output.table!r} is a catalog name, so say where the run log and the staging"
+                " files go: state: /some/folder"
+            )
+        return self
+
+    def state_path(self) -> str:
+        """The folder of everything the job keeps: ``runs``, ``shards``, ``dead_letters``, ``staging``."""
+        return absolute(self.state) if self.state else absolute(self.output.table).rstrip("/") + "_daybreak"
+
+    def digest(self) -> str:
+        """Twelve hex digits of all that decides what a run scores and where it goes, but not of its gates."""
+        chosen = self.model_dump(mode="json", exclude={"gates", "resume_within", "mlflow"})
+        chosen["input"].pop("freshness")
+        return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def is_path(table: str) -> bool:
+    return "/" in table
+
+
+def absolute(path: str) -> str:
+    """A path without a scheme, made absolute; a URI and a catalog name as they are."""
+    return path if "://" in path or not is_path(path) else str(Path(path).expanduser().absolute())
+
+
+def render_window(template: str, at: datetime) -> str:
+    """Fill ``{date}``-like placeholders with the run's start.
+
+    Raises ValueError for a placeholder that is not known, naming those that are.
+    """
+    known = {
+        "date": f"{at:%Y-%m-%d}",
+        "datetime": f"{at:%Y-%m-%dT%H:%M:%SZ}",
+        "hour": f"{at:%Y-%m-%dT%H}",
+        "month": f"{at:%Y-%m}",
+    }
+    try:
+        return template.format_map(known)
+    except (KeyError, IndexError, ValueError) as error:
+        names = ", ".join("{%s}" % name for name in known)
+        raise ValueError(f"window {template!r} has a placeholder that is not one of {names}: {error}") from None
+
+
+def load(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> JobConfig:
+    """Read a job file and apply ``a.b=c`` overrides.
+
+    Raises ConfigError with every mistake found, each with its key, its value and what is allowed.
+    """
+    try:
+        document = yaml.safe_load(Path(path).read_text())
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read the job file {str(path)!r}: {error.strerror}", fix="give an existing YAML file"
+        ) from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not YAML: {error}") from None
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path} must hold keys and values at its top, and it is a {type(document).__name__}")
+    for override in overrides:
+        _apply(document, override)
+    return parse(document, origin=str(path))
+
+
+def parse(document: dict[str, Any], *, origin: str = "the job configuration") -> JobConfig:
+    """Check a job given as a dictionary. Raises ConfigError, as :func:`load`."""
+    try:
+        return JobConfig.model_validate(document)
+    except ValidationError as error:
+        lines = [f"{origin} has {error.error_count()} mistake(s):"]
+        lines += [f"  - {_explain(detail)}" for detail in error.errors()]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def _apply(document: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError(f"--set {override!r} is not of the form key.subkey=value", fix="--set shards.rows=1000")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    for key in keys[:-1]:
+        inner = document.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"--set {override!r}: {key!r} holds {inner!r}, which has no keys below it")
+        document = inner
+    document[keys[-1]] = value
+
+
+def _explain(detail: Any) -> str:
+    path = [str(part) for part in detail["loc"]]
+    where = ".".join(path) or "the whole"
+    if detail["type"] == "extra_forbidden":
+        return f"unknown key {where!r}; known here: {', '.join(_known_keys(path[:-1]))}"
+    if detail["type"] == "missing":
+        return f"missing key {where!r}"
+    message = detail["msg"].removeprefix("Value error, ")
+    shown = repr(detail["input"])
+    return f"{where}: {message}" + (f" (it is {shown})" if len(shown) < 200 and path else "")
+
+
+def _known_keys(path: list[str]) -> list[str]:
+    section: type[BaseModel] = JobConfig
+    for part in path:
+        field = section.model_fields.get(part)
+        kinds = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
+        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not inner:
+            return []
+        section = inner[0]
+    return list(section.model_fields)
+
+
+def json_schema() -> dict[str, Any]:
+    """The job file's JSON Schema, for editors; kept in ``conf/job.schema.json``."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **JobConfig.model_json_schema()}

@@ -1,0 +1,213 @@
+"""What is refused on the driver, before any executor works: keys that are no keys, columns that do not fit.
+
+The result, a :class:`Binding`, says which table column feeds which model input, and by which SQL expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from daybreak.config import Input
+from daybreak.errors import PreflightError
+from daybreak.schema import Column, quoted, wire
+from daybreak.score.signature import Field, ModelSpec, Type, parse_type
+
+_INTEGERS = ("tinyint", "smallint", "int")
+_NUMBERS = (*_INTEGERS, "bigint", "float", "double", "decimal")
+_ACCEPTS: dict[str, tuple[str, ...]] = {
+    "boolean": ("boolean",),
+    "integer": _INTEGERS,
+    "long": (*_INTEGERS, "bigint"),
+    "float": _NUMBERS,
+    "double": _NUMBERS,
+    "string": ("string", "varchar", "char"),
+    "binary": ("binary",),
+    "datetime": ("timestamp", "timestamp_ntz", "date"),
+}
+_UNORDERED = ("array", "map", "struct", "variant", "void", "geometry", "geography")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One model input: its name in the signature, the table column that feeds it, and its SQL on the way out."""
+
+    field: Field
+    column: str
+    sql: str
+
+
+@dataclass(frozen=True)
+class Binding:
+    keys: tuple[Column, ...]
+    features: tuple[Feature, ...]
+
+
+def select(table: DataFrame, source: Input) -> DataFrame:
+    """The rows that the job is about: the table under ``where``.
+
+    Raises PreflightError for a condition that does not parse, names no column, or differs from read to read.
+    """
+    if source.where is None:
+        return table
+    try:
+        chosen = table.where(source.where)
+        chosen.schema  # noqa: B018  (forces the analysis)
+    except (AnalysisException, ParseException) as error:
+        raise PreflightError(f"input.where {source.where!r} is refused by Spark: {_first_line(error)}") from None
+    if not chosen._jdf.queryExecution().analyzed().deterministic():
+        raise PreflightError(
+            f"input.where {source.where!r} is not deterministic: a second read would select other rows",
+            fix="use the table's columns and constants only; rand(), uuid() and the like change from read to read",
+        )
+    return chosen
+
+
+def bind(schema: T.StructType, source: Input, spec: ModelSpec) -> Binding:
+    """Fit the table to the key and to the model's signature.
+
+    Raises PreflightError that lists every column that does not fit, with both types.
+    """
+    problems: list[str] = []
+    keys = [_key(schema, name, problems) for name in source.key]
+    features = [_feature(schema, field, column, problems) for field, column in _pairs(schema, source, spec, problems)]
+    if problems:
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        raise PreflightError(
+            f"{source.table!r} does not fit the job:\n{lines}",
+            fix=f"the table's columns: {_listing(schema)}",
+        )
+    return Binding(tuple(key for key in keys if key), tuple(feature for feature in features if feature))
+
+
+def require_unique(rows: DataFrame, keys: Sequence[Column]) -> None:
+    """Raises PreflightError that lists up to ten keys which name more than one row. A null key names none."""
+    names = [quoted(key.name) for key in keys]
+    whole = " AND ".join(f"{name} IS NOT NULL" for name in names)
+    twins = rows.where(whole).groupBy(*map(F.col, names)).count().where(F.col("count") > 1)
+    found = twins.orderBy(F.desc("count"), *map(F.col, names)).limit(11).collect()
+    if not found:
+        return
+    listing = [", ".join(f"{key.name}={row[i]!r}" for i, key in enumerate(keys)) for row in found]
+    shown = "\n".join(f"  - {text} ({row['count']} rows)" for text, row in zip(listing[:10], found, strict=False))
+    more = "\n  - and more" if len(found) > 10 else ""
+    raise PreflightError(
+        f"the key {[key.name for key in keys]} names more than one row:\n{shown}{more}",
+        fix="name more columns in input.key, or remove the duplicates; Daybreak picks no arbitrary winner",
+    )
+
+
+def column(schema: T.StructType, name: str) -> T.StructField | None:
+    """The column of that name, letter for letter or else, as in Spark SQL, in any case if only one fits."""
+    exact = [field for field in schema.fields if field.name == name]
+    folded = [field for field in schema.fields if field.name.lower() == name.lower()]
+    found = exact or folded
+    return found[0] if len(found) == 1 else None
+
+
+def _key(schema: T.StructType, name: str, problems: list[str]) -> Column | None:
+    found = column(schema, name)
+    if found is None:
+        problems.append(f"key column {name!r} is not in the table")
+        return None
+    kind = found.dataType.simpleString()
+    if kind.startswith(_UNORDERED) or kind.startswith("interval"):
+        problems.append(f"key column {name!r} is of type {kind}, which has no order; a key is of an atomic type")
+    return Column(found.name, kind, "names the row")
+
+
+def _pairs(
+    schema: T.StructType, source: Input, spec: ModelSpec, problems: list[str]
+) -> Iterable[tuple[Field, str]]:
+    """Each model input with the column that feeds it; an optional input without one is left out."""
+    if spec.by_position:
+        yield from _by_position(schema, source, spec, problems)
+        return
+    chosen = source.columns or {}
+    if isinstance(chosen, list):
+        if len(chosen) != len(spec.inputs):
+            inputs = ", ".join(field.name for field in spec.inputs)
+            problems.append(f"input.columns lists {len(chosen)}, and the model takes {len(spec.inputs)}: {inputs}")
+        chosen = dict(zip((field.name for field in spec.inputs), chosen, strict=False))
+    for name in set(chosen) - {field.name for field in spec.inputs}:
+        problems.append(f"input.columns names {name!r}, which is no input of the model")
+    for field in spec.inputs:
+        name = chosen.get(field.name, field.name)
+        if field.required or field.name in chosen or column(schema, name) is not None:
+            yield field, name
+
+
+def _by_position(
+    schema: T.StructType, source: Input, spec: ModelSpec, problems: list[str]
+) -> Iterable[tuple[Field, str]]:
+    """The inputs of a model that names none: the job's ``columns``, in order."""
+    chosen = source.columns
+    if not isinstance(chosen, list) or not chosen:
+        problems.append("the model's inputs have no names, so input.columns must list the columns in their order")
+        return
+    fields = _tensor_fields(schema, spec, chosen) if spec.tensor_inputs else spec.inputs
+    if len(fields) != len(chosen):
+        problems.append(f"the model takes {len(fields)} column(s) in order, and input.columns lists {len(chosen)}")
+    for field, name in zip(fields, chosen, strict=False):
+        yield replace(field, name=name), name
+
+
+def _tensor_fields(schema: T.StructType, spec: ModelSpec, chosen: Sequence[str]) -> tuple[Field, ...]:
+    """An unnamed tensor is fed by one array column, or by a number column for each place in a row."""
+    tensor = spec.inputs[0]
+    item = parse_type(tensor.type).item
+    found = column(schema, chosen[0])
+    if item is None or (len(chosen) == 1 and found is not None and isinstance(found.dataType, T.ArrayType)):
+        return (tensor,)
+    width = tensor.shape[0] if tensor.shape else -1
+    return (Field("", str(item)),) * (len(chosen) if width < 0 else width)
+
+
+def _feature(schema: T.StructType, field: Field, name: str, problems: list[str]) -> Feature | None:
+    found = column(schema, name)
+    if found is None:
+        problems.append(f"column {name!r} is not in the table, and the model needs it as {field.type}")
+        return None
+    wanted = parse_type(field.type)
+    if not _accepts(wanted, found.dataType):
+        problems.append(
+            f"column {found.name!r} is {found.dataType.simpleString()}, and the model's input {field.name!r} is"
+            f" {field.type}, which takes {_taken(wanted)}"
+        )
+        return None
+    return Feature(field, found.name, _cast(quoted(found.name), wanted, found.dataType))
+
+
+def _accepts(wanted: Type, given: T.DataType) -> bool:
+    if wanted.kind == "array" and wanted.item is not None:
+        return isinstance(given, T.ArrayType) and _accepts(wanted.item, given.elementType)
+    name = given.typeName() if not isinstance(given, T.DecimalType) else "decimal"
+    return {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}.get(name, name) in _ACCEPTS.get(
+        wanted.kind, ()
+    )
+
+
+def _taken(wanted: Type) -> str:
+    if wanted.kind == "array" and wanted.item is not None:
+        return f"arrays of {_taken(wanted.item)}"
+    return ", ".join(_ACCEPTS.get(wanted.kind, ())) or "nothing that Daybreak can pass (cast it in the table)"
+
+
+def _cast(sql: str, wanted: Type, given: T.DataType) -> str:
+    """A datetime crosses as microseconds; all else in the signature's own type."""
+    if wanted.kind == "datetime":
+        return wire("timestamp").encode.format(f"CAST({sql} AS TIMESTAMP)")
+    return f"CAST({sql} AS {wanted.ddl})"
+
+
+def _listing(schema: T.StructType) -> str:
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

@@ -1,0 +1,58 @@
+"""Choose the rows that need a score, and shape them for the wire to the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from daybreak.schema import Column, quoted, wire
+from daybreak.source.preflight import Binding, Feature
+from daybreak.source.shards import SHARD, SKIP
+
+HASH = "input_hash"
+_COMPLEX = ("array", "struct", "map")
+
+
+def input_hash(features: Sequence[Feature]) -> SparkColumn:
+    """xxhash64 over the model's inputs. Nulls are hashed by their place too, which xxhash64 alone passes over."""
+    values = [F.expr(feature.sql) for feature in features]
+    plain = [
+        F.to_json(F.struct(value.alias("v"))) if feature.field.type.startswith(_COMPLEX) else value
+        for value, feature in zip(values, features, strict=True)
+    ]
+    nulls = F.concat(*(F.when(value.isNull(), "1").otherwise("0") for value in values))
+    return F.xxhash64(*plain, nulls)
+
+
+def mark_scored(rows: DataFrame, binding: Binding, scored: DataFrame | None) -> DataFrame:
+    """Add the column that says whether a row's score in the output still holds.
+
+    ``scored`` has the keys and the ``input_hash`` of the output's rows that the same model and settings scored;
+    None selects every row.
+    """
+    if scored is None:
+        return rows.withColumn(SKIP, F.lit(False))
+    held = scored.select(*(F.col(quoted(key.name)).alias(f"held_{i}") for i, key in enumerate(binding.keys)), HASH)
+    hashed = rows.withColumn("__hash", input_hash(binding.features))
+    same = F.col("__hash") == F.col(HASH)
+    for i, key in enumerate(binding.keys):
+        same &= F.col(quoted(key.name)) == F.col(f"held_{i}")
+    joined = hashed.join(held, on=same, how="left")
+    return joined.withColumn(SKIP, F.col(HASH).isNotNull()).drop(*held.columns, "__hash")
+
+
+def on_the_wire(rows: DataFrame, binding: Binding) -> DataFrame:
+    """What crosses to a worker: the shard, the keys as ``k0..``, the inputs as ``f0..`` and their hash; nothing else."""
+    return rows.where(~F.col(SKIP)).select(
+        F.col(SHARD).alias("shard_id"),
+        *(_encoded(key).alias(f"k{i}") for i, key in enumerate(binding.keys)),
+        *(F.expr(feature.sql).alias(f"f{i}") for i, feature in enumerate(binding.features)),
+        input_hash(binding.features).alias(HASH),
+    )
+
+
+def _encoded(key: Column) -> SparkColumn:
+    return F.expr(wire(key.type).encode.format(quoted(key.name)))

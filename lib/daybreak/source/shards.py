@@ -1,0 +1,137 @@
+"""Cut the input into shards: the unit of scoring, of retry and of resume.
+
+The plan is made once per run and recorded. A shard is a file split where the layout allows it, which needs no
+shuffle, and else a hash bucket of the key. Either way a shard is a pure function of pinned input: a second driver,
+on a cluster of another size, cuts the same shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from daybreak import schema
+from daybreak.config import Shards
+from daybreak.schema import Column, quoted
+
+SHARD, PATH, START, SKIP = "__shard", "__path", "__start", "__skip"
+
+_UNEVEN = 4
+_SPLIT_CONFS = ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """``path`` and ``start`` name the split of a shard that is one; ``skipped`` rows need no score."""
+
+    shard_id: int
+    path: str | None
+    start: int | None
+    rows: int
+    skipped: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    by: str
+    count: int
+    split_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Split:
+    path: str
+    start: int
+    rows: int
+
+
+def choose(splits: Sequence[Split], wanted: Shards, *, split_bytes: int, selective: bool = False) -> Plan:
+    """Decide how to cut. Pure.
+
+    ``auto`` takes the file splits when most of the rows lie in splits of a quarter to four times ``shards.rows``
+    and none is larger, and ``selective`` (a join that would shuffle the rows anyway) is off.
+    """
+    rows = sum(split.rows for split in splits)
+    buckets = max(1, -(-rows // wanted.rows))
+    by_key = lambda reason: Plan("key", buckets, split_bytes, reason)  # noqa: E731
+    by_files = lambda reason: Plan("files", len(splits), split_bytes, reason)  # noqa: E731
+    if wanted.by == "key":
+        return by_key("shards.by is key")
+    if wanted.by == "files" and not selective:
+        return by_files("shards.by is files")
+    if selective:
+        return by_key("select: changed compares keys, which shuffles the rows anyway")
+    largest = max((split.rows for split in splits), default=0)
+    fitting = sum(split.rows for split in splits if split.rows * _UNEVEN >= wanted.rows)
+    if largest > wanted.rows * _UNEVEN:
+        return by_key(f"a file split has {largest} rows, more than {_UNEVEN} times shards.rows ({wanted.rows})")
+    if fitting * 2 < rows:
+        return by_key(f"most rows lie in file splits of under a quarter of shards.rows ({wanted.rows})")
+    return by_files(f"{len(splits)} file splits of up to {largest} rows are near shards.rows ({wanted.rows})")
+
+
+def split_bytes(spark: SparkSession) -> int:
+    """The session's largest split, in bytes; recorded in the plan."""
+    jvm_conf = spark._jsparkSession.sessionState().conf()
+    return int(jvm_conf.filesMaxPartitionBytes())
+
+
+def one_split_a_partition(spark: SparkSession, size: int) -> None:
+    """Make each file split a partition of its own: an open cost of a whole partition leaves no room for a second."""
+    for conf in _SPLIT_CONFS:
+        spark.conf.set(conf, f"{size}b")
+
+
+def with_split(table: DataFrame) -> DataFrame:
+    """Add the columns that name a row's file split."""
+    meta = table.metadataColumn("_metadata")
+    return table.withColumns({PATH: meta["file_path"], START: meta["file_block_start"]})
+
+
+def layout(rows: DataFrame) -> list[Split]:
+    """The splits that hold rows, in a fixed order."""
+    counted = rows.groupBy(PATH, START).count().collect()
+    return sorted((Split(*row) for row in counted), key=lambda split: (split.path, split.start))
+
+
+def bucket(keys: Sequence[Column], count: int) -> SparkColumn:
+    """The shard of a row by its key. A null key has a shard like any other."""
+    return F.pmod(F.xxhash64(*(F.col(quoted(key.name)) for key in keys)), F.lit(count)).cast("int")
+
+
+def cut(rows: DataFrame, plan: Plan, keys: Sequence[Column], splits: Sequence[Split]) -> list[Shard]:
+    """The shards of the plan that hold rows, with the rows of each, counted from the input itself."""
+    if plan.by == "files":
+        return [Shard(i, split.path, split.start, split.rows, 0) for i, split in enumerate(splits)]
+    counted = (
+        rows.groupBy(bucket(keys, plan.count).alias(SHARD))
+        .agg(F.count(F.lit(1)).alias("rows"), F.sum(F.col(SKIP).cast("long")).alias("skipped"))
+        .orderBy(SHARD)
+        .collect()
+    )
+    return [Shard(row[SHARD], None, None, row["rows"], row["skipped"]) for row in counted]
+
+
+def assign(rows: DataFrame, plan: Plan, keys: Sequence[Column], outstanding: Sequence[Shard]) -> DataFrame:
+    """The rows of the outstanding shards with their shard, one shard a partition.
+
+    Rows of finished shards fall out in the join with the (small, broadcast) list of what is left.
+    """
+    spark = rows.sparkSession
+    listed = [(shard.shard_id, shard.path, shard.start, place) for place, shard in enumerate(outstanding)]
+    todo = F.broadcast(spark.createDataFrame(listed, f"{SHARD} int, todo_path string, todo_start bigint, place int"))
+    if plan.by == "files":
+        at = (F.col(PATH) == F.col("todo_path")) & (F.col(START) == F.col("todo_start"))
+        return rows.join(todo, on=at, how="inner")
+    placed = rows.withColumn(SHARD, bucket(keys, plan.count)).join(todo, on=SHARD, how="inner")
+    return placed.repartitionById(len(outstanding), F.col("place"))
+
+
+def as_rows(shards: Sequence[Shard]) -> list[tuple[int, str | None, int | None, int, int]]:
+    """The shards as rows of ``schema.PLAN``."""
+    return [tuple(getattr(shard, name.name) for name in schema.PLAN) for shard in shards]  # type: ignore[misc]
