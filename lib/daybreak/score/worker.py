@@ -1,0 +1,181 @@
+"""The function that Spark maps over a shard. The only module of ``score`` that knows of Spark's task.
+
+One call is one shard: it loads the model (once per worker process), scores, and ends with the shard's receipt.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from daybreak import schema
+from daybreak.score import model as models
+from daybreak.score.pipeline import Failure, Pipeline, WindowResult
+from daybreak.score.signature import Field, ModelSpec
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Scores one shard: frames off the wire in, rows of ``schema.staging`` out.
+
+    A picklable description; nothing of the model travels with it. ``features`` are the inputs that the frames
+    carry as ``f0..``, and ``keys`` is the number of key columns, ``k0..``.
+
+    Raises what ends the task, and with it the attempt: ModelLoadError. A row that fails is no exception but a
+    dead letter.
+    """
+
+    pin: models.ModelPin
+    spec: ModelSpec
+    features: tuple[Field, ...]
+    keys: int
+    tokens: int | None
+    precision: str
+    params: dict[str, Any]
+    cache_dir: str
+    redact: bool
+
+    def __call__(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        first = next((frame for frame in frames if len(frame)), None)
+        if first is None:
+            return
+        began = time.time()
+        model = self._load()
+        shard = _Shard(self, int(first["shard_id"].iloc[0]), _attempt())
+        pipeline = Pipeline(model, self.spec, tokens=self.tokens)
+        waiting: deque[_Frame] = deque()
+
+        def windows() -> Iterator[pd.DataFrame]:
+            for frame in itertools.chain((first,), frames):
+                if len(frame):
+                    waiting.append(_Frame(frame, self.keys))
+                    yield waiting[-1].inputs(self.features)
+
+        loaded = time.time()
+        for result in pipeline.run(windows()):
+            yield from shard.rows(waiting.popleft(), result)
+        yield shard.receipt(pipeline.stats.as_dict(), load_seconds=loaded - began, began=began)
+
+    def _load(self) -> models.StagedModel:
+        path = models.fetch(self.pin, self.cache_dir)
+        return models.load_cached(path, self.spec, digest=self.pin.digest, precision=self.precision, params=self.params)
+
+
+class _Frame:
+    """One frame off the wire. Rows with a null in their key are set apart: they name nothing, so have no score."""
+
+    def __init__(self, frame: pd.DataFrame, keys: int) -> None:
+        names = [f"k{i}" for i in range(keys)]
+        named = frame[names].notna().all(axis=1).to_numpy()
+        self.nameless = frame[~named].reset_index(drop=True) if not named.all() else frame.iloc[:0]
+        self.frame = frame if named.all() else frame[named].reset_index(drop=True)
+        self.keys = names
+
+    def inputs(self, features: Iterable[Field]) -> pd.DataFrame:
+        """The model's inputs by their own names; datetimes from microseconds."""
+        return decode(self.frame, features)
+
+
+def decode(frame: pd.DataFrame, features: Iterable[Field]) -> pd.DataFrame:
+    columns = {field.name: _decoded(frame[f"f{i}"], field) for i, field in enumerate(features)}
+    return pd.DataFrame(columns, index=pd.RangeIndex(len(frame)))
+
+
+def _decoded(values: pd.Series[Any], field: Field) -> Any:
+    if field.type != "datetime":
+        return values.array
+    microseconds = values.fillna(0).to_numpy("int64").view("datetime64[us]")
+    return np.where(values.isna(), np.datetime64("NaT"), microseconds)
+
+
+class _Shard:
+    """Turns results into staged rows, and counts them."""
+
+    def __init__(self, scorer: Scorer, shard_id: int, attempt: str) -> None:
+        self.scorer, self.shard_id, self.attempt = scorer, shard_id, attempt
+        self.columns = [column.name for column in schema.staging([""] * scorer.keys, [""] * len(scorer.spec.outputs))]
+        self.scored = self.dead = 0
+
+    def rows(self, window: _Frame, result: WindowResult) -> Iterator[pd.DataFrame]:
+        if len(result.positions):
+            self.scored += len(result.positions)
+            yield self._scored(window, result)
+        if result.failures:
+            self.dead += len(result.failures)
+            yield self._dead(window.frame, window.keys, result.failures)
+        if len(window.nameless):
+            self.dead += len(window.nameless)
+            null = [Failure(i, "key", "NullKey", "a key column is null", 0) for i in range(len(window.nameless))]
+            yield self._dead(window.nameless, window.keys, null)
+
+    def receipt(self, stats: dict[str, Any], *, load_seconds: float, began: float) -> pd.DataFrame:
+        facts = {
+            **stats,
+            "load_seconds": round(load_seconds, 4),
+            "began": round(began, 3),
+            "ended": round(time.time(), 3),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+        counts = {"rows_in": self.scored + self.dead, "rows_scored": self.scored, "rows_dead": self.dead}
+        return self._frame(1, schema.RECEIPT, receipt=[json.dumps(facts)], **{k: [v] for k, v in counts.items()})
+
+    def _scored(self, window: _Frame, result: WindowResult) -> pd.DataFrame:
+        rows = window.frame if len(result.positions) == len(window.frame) else window.frame.iloc[result.positions]
+        outputs = {f"p{i}": result.predictions[name].array for i, name in enumerate(result.predictions.columns)}
+        keys = {name: rows[name].array for name in window.keys}
+        return self._frame(len(rows), schema.SCORED, input_hash=rows["input_hash"].array, **keys, **outputs)
+
+    def _dead(self, frame: pd.DataFrame, keys: list[str], failures: list[Failure]) -> pd.DataFrame:
+        rows = frame.iloc[[failure.position for failure in failures]].reset_index(drop=True)
+        told = {
+            "phase": [failure.phase for failure in failures],
+            "error_class": [failure.error_class for failure in failures],
+            "message": [failure.message for failure in failures],
+            "attempts": [failure.attempts for failure in failures],
+        }
+        inputs = [None] * len(rows) if self.scorer.redact else _as_json(decode(rows, self.scorer.features))
+        kept = {name: rows[name].array for name in keys}
+        return self._frame(len(rows), schema.DEAD, input_hash=rows["input_hash"].array, input=inputs, **kept, **told)
+
+    def _frame(self, rows: int, kind: str, **columns: Any) -> pd.DataFrame:
+        values = {
+            "shard_id": self.shard_id,
+            "attempt": self.attempt,
+            "kind": kind,
+            "scored_us": time.time_ns() // 1000,
+            **columns,
+        }
+        return pd.DataFrame({name: values.get(name) for name in self.columns}, index=pd.RangeIndex(rows))
+
+
+def _as_json(frame: pd.DataFrame) -> list[str]:
+    return [json.dumps(row, default=_plain, ensure_ascii=False) for row in frame.to_dict("records")]
+
+
+def _plain(value: Any) -> Any:
+    if value is pd.NA or value is pd.NaT:
+        return None
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+
+
+def _attempt() -> str:
+    """Names one execution of a task. No two are alike, whatever the application or the driver."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    number = f"{context.stageId()}.{context.taskAttemptId()}" if context else "local"
+    return f"{number}-{uuid.uuid4().hex[:12]}"

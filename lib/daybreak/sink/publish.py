@@ -1,0 +1,186 @@
+"""Publish: one idempotent MERGE of a run's staged rows into the output table. Readers see the old run or the new."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from daybreak import schema
+from daybreak.config import absolute, is_path
+from daybreak.errors import PreflightError
+from daybreak.schema import Column, literal, quoted
+from daybreak.sink import tables
+from daybreak.sink.staging import decoded_keys
+
+_DEAD = "__dead"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The output table: where it is, and the columns that it must have."""
+
+    table: str
+    keys: tuple[Column, ...]
+    predictions: tuple[Column, ...]
+    history: bool
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return schema.output(self.keys, self.predictions, history=self.history)
+
+    @property
+    def location(self) -> str:
+        return absolute(self.table)
+
+    def delta(self, spark: SparkSession) -> DeltaTable:
+        return DeltaTable.forPath(spark, self.location) if is_path(self.table) else DeltaTable.forName(spark, self.table)
+
+    def exists(self, spark: SparkSession) -> bool:
+        if is_path(self.table):
+            return DeltaTable.isDeltaTable(spark, self.location)
+        return spark.catalog.tableExists(self.table)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What every published row says of where it comes from."""
+
+    run_id: str
+    window: str
+    model_name: str
+    model_version: str
+    input_version: str
+
+
+def check(spark: SparkSession, target: Target) -> None:
+    """Refuse an output table that the scores would not fit. Raises PreflightError naming columns and types."""
+    _refuse_clashes(target)
+    if not target.exists(spark):
+        return
+    table = target.delta(spark)
+    problems = _misfits(target, table.toDF().schema)
+    partitions = table.detail().select("partitionColumns").first()
+    if target.history and partitions is not None and list(partitions[0]) != [schema.WINDOW.name]:
+        problems.append(f"it is partitioned by {list(partitions[0])}, and history mode needs ['window']")
+    if problems:
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        raise PreflightError(
+            f"the scores do not fit the output table {target.table!r}:\n{lines}",
+            fix="name another output.table, or alter this one; Daybreak casts nothing in silence",
+        )
+
+
+def _refuse_clashes(target: Target) -> None:
+    seen: dict[str, str] = {}
+    for column in target.columns:
+        if column.name.lower() in seen:
+            raise PreflightError(
+                f"the output would have two columns named {column.name!r} (keys"
+                f" {[key.name for key in target.keys]}, predictions {[one.name for one in target.predictions]}, and"
+                " Daybreak's own)",
+                fix="rename the model's output in its signature, or the key column in the table",
+            )
+        seen[column.name.lower()] = column.name
+
+
+def _misfits(target: Target, existing: T.StructType) -> list[str]:
+    wanted = T.StructType.fromDDL(schema.ddl(target.columns))
+    have = {field.name.lower(): field.dataType for field in existing.fields}
+    problems = []
+    for field in wanted.fields:
+        kind = have.get(field.name.lower())
+        if kind is None:
+            problems.append(f"it has no column {field.name!r} ({field.dataType.simpleString()})")
+        elif kind.simpleString() != field.dataType.simpleString():
+            problems.append(
+                f"its column {field.name!r} is {kind.simpleString()}, and the run has {field.dataType.simpleString()}"
+            )
+    if not target.history and schema.WINDOW.name in have and schema.WINDOW.name not in {f.name for f in wanted.fields}:
+        problems.append("it has a column 'window', as history mode writes, and output.mode is latest")
+    return problems
+
+
+def scores(staged: DataFrame, target: Target, source: Provenance) -> DataFrame:
+    """The staged rows in the output's columns, with a flag on those that are dead letters (their scores are null)."""
+    values: dict[str, Any] = {
+        **{column.name: F.col(f"p{i}") for i, column in enumerate(target.predictions)},
+        schema.WINDOW.name: F.lit(source.window),
+        "model_name": F.lit(source.model_name),
+        "model_version": F.lit(source.model_version),
+        "run_id": F.lit(source.run_id),
+        "input_version": F.lit(source.input_version),
+        "input_hash": F.col("input_hash"),
+        "scored_at": F.timestamp_micros("scored_us"),
+    }
+    keys = decoded_keys(target.keys)
+    rest = [values[column.name].alias(column.name) for column in target.columns[len(keys) :]]
+    named = " AND ".join(f"k{i} IS NOT NULL" for i in range(len(keys)))
+    return staged.where(named).select(*keys, *rest, (F.col("kind") == schema.DEAD).alias(_DEAD))
+
+
+def publish(spark: SparkSession, rows: DataFrame, target: Target, source: Provenance) -> int:
+    """MERGE the rows of :func:`scores` into the output, creating it if need be. Returns the Delta version made.
+
+    A row that is a dead letter in this run loses the score that an earlier run gave it in the same window (in
+    latest mode: at all), so that every key has a score or a dead letter, never both. Publishing a run again
+    changes nothing and returns the version of the first time.
+    """
+    tables.create(
+        spark,
+        target.location,
+        target.columns,
+        by_path=is_path(target.table),
+        partition=schema.WINDOW.name if target.history else None,
+    )
+    tables.retried(lambda: _merge(spark, rows, target, source))
+    return version_of(spark, target, source.run_id)
+
+
+def _merge(spark: SparkSession, rows: DataFrame, target: Target, source: Provenance) -> None:
+    table = target.delta(spark)
+    window = f"t.{schema.WINDOW.name} = {literal(source.window)}"
+    on = [f"t.{quoted(key.name)} = s.{quoted(key.name)}" for key in target.keys]
+    values = {quoted(column.name): f"s.{quoted(column.name)}" for column in target.columns}
+    there = table.toDF().alias("t")
+    if (there.where(window) if target.history else there).limit(1).count() == 0:
+        merge = table.alias("t").merge(_only_scored(rows).alias("s"), _both(on, window, target))
+        clauses = merge.whenNotMatchedInsert(values=values)
+    else:
+        merge = table.alias("t").merge(rows.alias("s"), _both(on, window, target))
+        clauses = (
+            merge.whenMatchedDelete(condition=f"s.{_DEAD}")
+            .whenMatchedUpdate(set=values)
+            .whenNotMatchedInsert(condition=f"NOT s.{_DEAD}", values=values)
+        )
+    with tables.transaction(spark, app=_app(source.run_id), version=1, note=_app(source.run_id)):
+        clauses.execute()
+
+
+def _only_scored(rows: DataFrame) -> DataFrame:
+    return rows.where(~F.col(_DEAD))
+
+
+def _both(on: Sequence[str], window: str, target: Target) -> str:
+    return " AND ".join([*([window] if target.history else []), *on])
+
+
+def _app(run_id: str) -> str:
+    return f"daybreak/publish/{run_id}"
+
+
+def version_of(spark: SparkSession, target: Target, run_id: str) -> int:
+    """The Delta version in which a run was published, by the note in its commit.
+
+    A MERGE that has nothing to change may make no commit of its own; then it is the newest version.
+    """
+    history = target.delta(spark).history().select("version", "userMetadata")
+    noted = history.where(F.col("userMetadata") == _app(run_id)).agg(F.min("version")).first()
+    newest = history.agg(F.max("version")).first()
+    found = noted[0] if noted and noted[0] is not None else newest[0] if newest else 0
+    return int(found)

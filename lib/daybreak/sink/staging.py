@@ -1,0 +1,118 @@
+"""Staging: each finished shard's file becomes durable by itself, with its receipt as the last row.
+
+The files are written by Spark's own Parquet writer under file output committer v2, which renames a task's file
+into place when the task commits and not when the job does. Spark's OutputCommitCoordinator lets one attempt of a
+task commit. So what survives a killed driver is whole shards, and a shard is done when its receipt is there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from daybreak import schema
+from daybreak.schema import Column, quoted, wire
+from daybreak.storage import Storage
+
+_COUNTS = ("rows_in", "rows_scored", "rows_dead")
+_PER_TASK = {
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What one attempt at a shard did, in its own words. ``facts`` holds seconds by stage, tokens and the device."""
+
+    shard_id: int
+    attempt: str
+    rows_in: int
+    rows_scored: int
+    rows_dead: int
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Staging:
+    """The staged files of one run: ``staging/<run>/plan`` and ``staging/<run>/shards`` below the state folder."""
+
+    def __init__(self, spark: SparkSession, state: str, run_id: str) -> None:
+        self.spark = spark
+        self.storage = Storage(spark, f"{state}/staging/{run_id}")
+
+    # -- the plan
+
+    def write_plan(self, shards: Sequence[Any]) -> None:
+        rows = [tuple(getattr(shard, column.name) for column in schema.PLAN) for shard in shards]
+        frame = self.spark.createDataFrame(rows, schema.ddl(schema.PLAN)).coalesce(1)
+        frame.write.mode("overwrite").parquet(self.storage.at("plan"))
+
+    def read_plan(self) -> list[dict[str, Any]]:
+        plan = self.spark.read.schema(schema.ddl(schema.PLAN)).parquet(self.storage.at("plan"))
+        return [row.asDict() for row in plan.orderBy("shard_id").collect()]
+
+    # -- the shards
+
+    def write(self, rows: DataFrame) -> None:
+        """Run the job: one task, one shard, one file. Blocks until the last shard is staged."""
+        rows.write.options(**_PER_TASK).mode("append").parquet(self.storage.at("shards"))
+
+    def receipts(self) -> list[Receipt]:
+        """One receipt a finished shard. Of several attempts that finished one, the first by name counts."""
+        if not self.storage.files("shards"):
+            return []
+        columns = ("shard_id", "attempt", *_COUNTS, "receipt")
+        staged = self._read((), ()).where(F.col("kind") == schema.RECEIPT).select(*columns)
+        found = sorted(staged.collect(), key=lambda row: (row.shard_id, row.attempt))
+        winners = {row.shard_id: row for row in reversed(found)}
+        return [_receipt(winners[shard_id]) for shard_id in sorted(winners)]
+
+    def rows(self, receipts: Iterable[Receipt], key_types: Sequence[str], predictions: Sequence[str]) -> DataFrame:
+        """The scored and dead rows of the attempts that count."""
+        attempts = self.spark.createDataFrame([(receipt.attempt,) for receipt in receipts], "attempt string")
+        staged = self._read(key_types, predictions).where(F.col("kind") != schema.RECEIPT)
+        return staged.join(F.broadcast(attempts), on="attempt", how="left_semi")
+
+    def counts(self, receipts: Iterable[Receipt]) -> dict[int, dict[str, int]]:
+        """Rows of each kind that are staged for each shard: counted, not believed from a receipt."""
+        counted = self.rows(receipts, (), ()).groupBy("shard_id", "kind").count().collect()
+        shards: dict[int, dict[str, int]] = {}
+        for row in counted:
+            shards.setdefault(row["shard_id"], {})[row["kind"]] = row["count"]
+        return shards
+
+    def _read(self, key_types: Sequence[str], predictions: Sequence[str]) -> DataFrame:
+        columns = schema.staging(key_types, predictions)
+        return self.spark.read.schema(schema.ddl(columns)).parquet(self.storage.at("shards"))
+
+
+class Watch:
+    """Counts finished shards as their files appear, from the files' footers: no Spark job, so no wait for a slot."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._storage = staging.storage
+        self._seen: dict[str, dict[str, int]] = {file.path: {} for file in self._storage.files("shards")}
+
+    def poll(self) -> dict[str, int]:
+        """Shards finished since the watch began, and the sums of their receipts."""
+        for file in self._storage.files("shards"):
+            if file.path not in self._seen:
+                self._seen[file.path] = self._storage.largest(file.path, _COUNTS)
+        counted = [counts for counts in self._seen.values() if counts]
+        return {"shards": len(counted), **{name: sum(one.get(name, 0) for one in counted) for name in _COUNTS}}
+
+
+def decoded_keys(keys: Sequence[Column]) -> list[Any]:
+    """The keys of staged rows under their own names and in their own types."""
+    return [
+        F.expr(wire(key.type).decode.format(quoted(f"k{i}"))).cast(key.type).alias(key.name) for i, key in enumerate(keys)
+    ]
+
+
+def _receipt(row: Any) -> Receipt:
+    return Receipt(row.shard_id, row.attempt, *(row[name] for name in _COUNTS), facts=json.loads(row.receipt))

@@ -1,0 +1,76 @@
+"""Writing to Delta such that a repetition does nothing: Delta keeps, per application id, the last version written."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from delta.exceptions import DeltaConcurrentModificationException
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from daybreak import schema
+from daybreak.schema import Column
+
+log = logging.getLogger(__name__)
+_R = TypeVar("_R")
+_TXN_APP, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_AWKWARD = set(" ,;{}()\n\t=")
+
+
+def append_once(rows: DataFrame, path: str, *, app: str, version: int) -> None:
+    """Append, unless this application id has already written this version."""
+    retried(
+        lambda: rows.write.format("delta").mode("append").option("txnAppId", app).option("txnVersion", version).save(path)
+    )
+
+
+@contextmanager
+def transaction(spark: SparkSession, *, app: str, version: int, note: str) -> Iterator[None]:
+    """Commands inside commit once per (app, version), with a note in the table's history.
+
+    The settings hold for the whole session, so it must be the run's own, with one committer.
+    """
+    settings = {_TXN_APP: app, _TXN_VERSION: str(version), _METADATA: note}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in settings:
+            spark.conf.unset(key)
+
+
+def retried(action: Callable[[], _R], *, attempts: int = 6, sleep: Callable[[float], None] = time.sleep) -> _R:
+    """Run an action again when another writer's commit came between; the last conflict is raised."""
+    for attempt in range(1, attempts):
+        try:
+            return action()
+        except DeltaConcurrentModificationException as conflict:
+            log.warning("another writer committed first (try %d of %d): %s", attempt, attempts, _first_line(conflict))
+            sleep(0.2 * 2**attempt)
+    return action()
+
+
+def create(
+    spark: SparkSession, table: str, columns: Iterable[Column], *, by_path: bool, partition: str | None = None
+) -> None:
+    """Create a Delta table of declared columns if there is none. Two that race end with one table."""
+    columns = list(columns)
+    builder = DeltaTable.createIfNotExists(spark)
+    builder = builder.location(table) if by_path else builder.tableName(table)
+    builder = builder.addColumns(T.StructType.fromDDL(schema.ddl(columns)))
+    if any(_AWKWARD & set(column.name) for column in columns):
+        builder = builder.property("delta.columnMapping.mode", "name")
+    if partition:
+        builder = builder.partitionedBy(partition)
+    retried(builder.execute)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

@@ -1,0 +1,100 @@
+"""The file system of the state, through Hadoop's client: Spark's own credentials, on any store, and no Spark job.
+
+What a driver must do while all executors are busy (a heartbeat, progress) may not wait for a task slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Stored:
+    path: str
+    name: str
+    size: int
+    modified_ms: int
+
+
+class Storage:
+    """Files below one folder. Paths are absolute, or URIs that Hadoop knows."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self.root = root.rstrip("/")
+        self._jvm: Any = spark._jvm
+        self._conf = spark.sparkContext._jsc.hadoopConfiguration()
+        self._fs = self._path(self.root).getFileSystem(self._conf)
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(path)
+
+    def at(self, *parts: str) -> str:
+        return "/".join((self.root, *parts))
+
+    def exists(self, *parts: str) -> bool:
+        return bool(self._fs.exists(self._path(self.at(*parts))))
+
+    def files(self, *parts: str) -> list[Stored]:
+        """The files directly in a folder, without hidden ones; empty where there is no such folder."""
+        folder = self._path(self.at(*parts))
+        if not self._fs.exists(folder):
+            return []
+        return [_stored(status) for status in self._fs.listStatus(folder) if _is_data(status)]
+
+    def read_text(self, *parts: str) -> str | None:
+        """A small file's text, or None where there is no such file."""
+        path = self._path(self.at(*parts))
+        if not self._fs.exists(path):
+            return None
+        stream = self._fs.open(path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write_text(self, text: str, *parts: str) -> None:
+        stream = self._fs.create(self._path(self.at(*parts)), True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def delete(self, *parts: str) -> None:
+        self._fs.delete(self._path(self.at(*parts)), True)
+
+    def largest(self, path: str, columns: Iterable[str]) -> dict[str, int]:
+        """The largest value of some integer columns of a Parquet file, from its footer alone."""
+        source = self._jvm.org.apache.parquet.hadoop.util.HadoopInputFile.fromPath(self._path(path), self._conf)
+        reader = self._jvm.org.apache.parquet.hadoop.ParquetFileReader.open(source)
+        try:
+            wanted = set(columns)
+            return {name: value for name, value in _maxima(reader.getFooter()) if name in wanted}
+        finally:
+            reader.close()
+
+
+def _maxima(footer: Any) -> Iterator[tuple[str, int]]:
+    for block in footer.getBlocks():
+        for column in block.getColumns():
+            statistics = column.getStatistics()
+            if statistics.hasNonNullValue():
+                yield column.getPath().toDotString(), statistics.genericGetMax()
+
+
+def _stored(status: Any) -> Stored:
+    path = status.getPath()
+    return Stored(path.toString(), path.getName(), status.getLen(), status.getModificationTime())
+
+
+def _is_data(status: Any) -> bool:
+    return status.isFile() and not status.getPath().getName().startswith(("_", "."))
+
+
+def store_error(error: Py4JJavaError) -> str:
+    """The store's own words: the first line of the Java exception."""
+    return str(error.java_exception).splitlines()[0]
