@@ -1,0 +1,531 @@
+"""The engine: windows of rows in, predictions and failures out, with the device kept busy.
+
+    prefetch thread   pull a window, hold it against the signature, size its rows
+    pool threads      preprocess the next batches
+    main thread       forward, and nothing else while all goes well
+    trailing thread   postprocess, conform to the signature's outputs
+
+A batch that raises is halved, on the main thread, down to the rows that fail alone; their neighbours are
+scored.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import queue
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from daybreak.errors import DaybreakError
+from daybreak.score.batches import Budget, plan_batches
+from daybreak.score.model import StagedModel
+from daybreak.score.signature import Conformed, ModelSpec, admit, conform, take
+
+__all__ = ["Failure", "Pipeline", "Stats", "WindowResult"]
+
+logger = logging.getLogger(__name__)
+
+Array = np.ndarray[Any, Any]
+
+AUTO_TOKENS = 2_048
+AUTO_TOKENS_CUDA = 65_536
+_MESSAGE = 2_000
+_AHEAD = 4
+_BEHIND = 2
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One row that has no prediction: its place in the window, the phase (input, size, preprocess, forward,
+    postprocess) and error that refused it, and how many times it was tried."""
+
+    position: int
+    phase: str
+    error_class: str
+    message: str
+    attempts: int
+
+
+@dataclass(frozen=True)
+class WindowResult:
+    """A window's rows, each exactly once: ``predictions`` (m rows in input order, the outputs' columns) with
+    their ``positions`` (int64[m], increasing), and ``failures`` by position."""
+
+    predictions: pd.DataFrame
+    positions: Array
+    failures: list[Failure]
+
+
+@dataclass
+class Stats:
+    """What a pipeline did, in rows, tokens and seconds. Attempts count each time.
+
+    ``read`` is the main thread's wait for input; ``size``, ``preprocess`` and ``postprocess`` are thread
+    seconds, which overlap with ``forward``; ``wall`` runs from the first window asked for to the last result
+    taken.
+    """
+
+    rows_forward: int = 0
+    batches: int = 0
+    tokens_useful: int = 0
+    tokens_computed: int = 0
+    truncated: int = 0
+    read: float = 0.0
+    size: float = 0.0
+    preprocess: float = 0.0
+    forward: float = 0.0
+    postprocess: float = 0.0
+    wall: float = 0.0
+
+    @property
+    def device_busy(self) -> float:
+        """The part of the wall time spent in forward, 0 to 1."""
+        return self.forward / self.wall if self.wall else 0.0
+
+    @property
+    def padding(self) -> float:
+        """The part of the computed tokens that was padding, 0 to 1."""
+        return 1 - self.tokens_useful / self.tokens_computed if self.tokens_computed else 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        return {**vars(self), "device_busy": self.device_busy, "padding": self.padding}
+
+
+# ---------------------------------------------------------------------------------------------- work in hand
+
+
+@dataclass
+class _Window:
+    """A window under way. Its rows are those the signature admitted; ``positions`` are their places."""
+
+    frame: pd.DataFrame
+    positions: Array
+    failures: list[Failure]
+    sizes: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    encoded: Any = None
+    scored: list[tuple[Array, pd.DataFrame]] = field(default_factory=list)
+    left: int = 0
+
+    def score(self, rows: Array, done: Conformed, attempts: int) -> None:
+        self.left -= len(rows)
+        self.scored.append((self.positions[rows[done.positions]], done.frame))
+        for i, reason in done.refused.items():
+            self._refuse(rows[i], "postprocess", reason.error_class, reason.message, attempts)
+
+    def fail(self, row: int, caught: _Caught, attempts: int) -> None:
+        self.left -= 1
+        self._refuse(row, caught.phase, caught.error_class, caught.message, attempts)
+
+    def _refuse(self, row: int, phase: str, error_class: str, message: str, attempts: int) -> None:
+        position = int(self.positions[row])
+        self.failures.append(Failure(position, phase, error_class, message[:_MESSAGE], attempts))
+
+    def result(self, empty: pd.DataFrame) -> WindowResult:
+        parts = [part for part in self.scored if len(part[0])]
+        failures = sorted(self.failures, key=lambda failure: failure.position)
+        if not parts:
+            return WindowResult(empty, np.empty(0, dtype=np.int64), failures)
+        positions = np.concatenate([rows for rows, _ in parts])
+        order = np.argsort(positions, kind="stable")
+        frame = pd.concat([frame for _, frame in parts], ignore_index=True) if len(parts) > 1 else parts[0][1]
+        return WindowResult(take(frame, order), positions[order], failures)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A batch: rows of a window (int64), and which attempt at them this is."""
+
+    window: _Window
+    rows: Array
+    attempt: int = 1
+
+    @property
+    def longest(self) -> int:
+        return max(1, int(self.window.sizes[self.rows].max()))
+
+    @property
+    def cost(self) -> int:
+        return len(self.rows) * self.longest
+
+    @property
+    def halves(self) -> tuple[_Job, _Job]:
+        middle = len(self.rows) // 2
+        parts = (self.rows[:middle], self.rows[middle:])
+        first, second = (_Job(self.window, rows, self.attempt + 1) for rows in parts)
+        return first, second
+
+
+@dataclass(frozen=True)
+class _Caught:
+    """An error reduced to text, so that nothing holds on to the failed batch's memory."""
+
+    phase: str
+    error_class: str
+    message: str
+    out_of_memory: bool
+
+    @classmethod
+    def of(cls, phase: str, error: Exception) -> _Caught:
+        return cls(phase, type(error).__name__, str(error) or "no message", _is_out_of_memory(error))
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    name = type(error).__name__
+    if "OutOfMemory" in name or "MemoryError" in name:
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+
+
+def _is_fatal(error: Exception) -> bool:
+    """What no row is to blame for, or what leaves the process unusable: a missing module, a broken device."""
+    if isinstance(error, ImportError | DaybreakError):
+        return True
+    return "CUDA error" in str(error) and not _is_out_of_memory(error)
+
+
+def _caught(phase: str, step: Callable[..., Any], *args: Any) -> Any:
+    """What ``step`` returns, or a ``_Caught``; fatal errors propagate."""
+    try:
+        return step(*args)
+    except Exception as error:
+        if _is_fatal(error):
+            raise
+        return _Caught.of(phase, error)
+
+
+# ---------------------------------------------------------------------------------------------- prefetch
+
+
+_END = object()
+
+
+class _Feed:
+    """Windows prepared by a thread, at most one waiting and one in hand; the thread ends with the feed."""
+
+    def __init__(self, windows: Iterable[pd.DataFrame], prepare: Callable[[pd.DataFrame], _Window]) -> None:
+        self._queue: queue.Queue[Any] = queue.Queue(maxsize=1)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._fill, args=(windows, prepare), name="daybreak-prefetch", daemon=True
+        )
+        self._ended = False
+
+    def __enter__(self) -> _Feed:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+    def _fill(self, windows: Iterable[pd.DataFrame], prepare: Callable[[pd.DataFrame], _Window]) -> None:
+        last: Any = _END
+        try:
+            for window in windows:
+                if self._stop.is_set() or not self._put(prepare(window)):
+                    return
+        except BaseException as error:  # carried to the main thread, which raises it
+            last = error
+        self._put(last)
+
+    def _put(self, item: Any) -> bool:
+        while not self._stop.is_set():
+            try:
+                self._queue.put(item, timeout=0.05)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def get(self, *, wait: bool) -> _Window | None:
+        """The next window; None if there is none yet, or, after waiting, none any more."""
+        if self._ended:
+            return None
+        try:
+            item = self._queue.get(block=wait)
+        except queue.Empty:
+            return None
+        if isinstance(item, _Window):
+            return item
+        self._ended = True
+        if item is _END:
+            return None
+        raise item
+
+
+# ---------------------------------------------------------------------------------------------- the pipeline
+
+
+class Pipeline:
+    """Scores windows with one model, in this process, on the calling thread and a few helpers.
+
+    Args:
+        model: the staged model, as ``daybreak.score.model.load`` returns it.
+        spec: its signature.
+        tokens: budget of a batch, padding included; None chooses by device.
+        max_rows: the most rows of a batch.
+        threads: threads that preprocess.
+        clock: seconds, for the statistics.
+    """
+
+    def __init__(
+        self,
+        model: StagedModel,
+        spec: ModelSpec,
+        *,
+        tokens: int | None = None,
+        max_rows: int = 4096,
+        threads: int = 1,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.stats = Stats()
+        self._model = model
+        self._spec = spec
+        self._max_rows = max_rows
+        self._threads = threads
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._budget = Budget(tokens or _auto_tokens(model, max_rows))
+        self._empty = conform(spec, pd.DataFrame(), 0).frame
+        self._encodes = hasattr(model, "encode") and hasattr(model, "collate")
+
+    def run(self, windows: Iterable[pd.DataFrame]) -> Iterator[WindowResult]:
+        """One result for each window, in order. Every row is in it exactly once, scored or failed.
+
+        ``windows`` is read by another thread, one or two windows ahead. What it raises is raised here, as are
+        errors that no row is to blame for (a missing module, a broken device). Closing the generator ends the
+        threads.
+        """
+        started = self._clock()
+        with (
+            _Feed(windows, self._prepare) as feed,
+            _Pool(self._threads, "daybreak-preprocess") as pool,
+            _Pool(1, "daybreak-postprocess") as trail,
+        ):
+            for result in _Run(self, feed, pool, trail):
+                self.stats.wall = self._clock() - started
+                yield result
+        self.stats.wall = self._clock() - started
+
+    # -- stages, each timed; called by _Run and _prepare
+
+    def _timed(self, stage: str, step: Callable[..., Any], *args: Any) -> Any:
+        started = self._clock()
+        try:
+            return step(*args)
+        finally:
+            with self._lock:
+                setattr(self.stats, stage, getattr(self.stats, stage) + self._clock() - started)
+
+    def _prepare(self, frame: pd.DataFrame) -> _Window:
+        admitted = admit(self._spec, frame)
+        failures = [
+            Failure(position, "input", reason.error_class, reason.message, 0)
+            for position, reason in admitted.refused.items()
+        ]
+        window = _Window(admitted.frame, admitted.positions, failures)
+        if len(window.frame):
+            self._timed("size", self._measure, window)
+        window.left = len(window.frame)
+        return window
+
+    def _measure(self, window: _Window) -> None:
+        """Fill in the sizes; rows whose size cannot be told alone become failures."""
+        sized = _caught("size", self._sizes, window.frame)
+        if isinstance(sized, _Caught):
+            good = self._sizable(window, np.arange(len(window.frame)), 1)
+            window.frame, window.positions = take(window.frame, good), window.positions[good]
+            sized = self._sizes(window.frame)
+        window.sizes, window.encoded = sized
+        self.stats.truncated += int(getattr(window.encoded, "truncated", 0))
+
+    def _sizes(self, frame: pd.DataFrame) -> tuple[Array, Any]:
+        encoded: Any = self._model.encode(frame) if self._encodes else None  # type: ignore[attr-defined]
+        told = encoded.sizes if self._encodes else self._model.size(frame)
+        sizes = np.asarray(told, dtype=np.int64)
+        if sizes.shape != (len(frame),):
+            raise ValueError(f"size returned the shape {sizes.shape} for {len(frame)} rows")
+        return sizes, encoded
+
+    def _sizable(self, window: _Window, rows: Array, attempt: int) -> Array:
+        """The rows whose size can be told, found by halving."""
+        caught = _caught("size", self._sizes, take(window.frame, rows)) if len(rows) else None
+        if not isinstance(caught, _Caught):
+            return rows
+        if len(rows) == 1:
+            window.fail(int(rows[0]), caught, attempt)
+            return rows[:0]
+        middle = len(rows) // 2
+        parts = [self._sizable(window, part, attempt + 1) for part in (rows[:middle], rows[middle:])]
+        return np.concatenate(parts)
+
+    def _plan(self, window: _Window) -> list[_Job]:
+        batches = plan_batches(window.sizes, tokens=self._budget.limit, max_rows=self._max_rows)
+        return [_Job(window, rows) for rows in batches]
+
+    def _preprocess(self, job: _Job) -> Any:
+        return _caught("preprocess", self._timed, "preprocess", self._prepared, job)
+
+    def _prepared(self, job: _Job) -> Any:
+        if self._encodes:
+            return self._model.collate(job.window.encoded, job.rows)  # type: ignore[attr-defined]
+        return self._model.preprocess(take(job.window.frame, job.rows))
+
+    def _forward(self, job: _Job, prepared: Any) -> Any:
+        self.stats.rows_forward += len(job.rows)
+        self.stats.batches += 1
+        self.stats.tokens_useful += int(np.maximum(job.window.sizes[job.rows], 1).sum())
+        self.stats.tokens_computed += job.cost
+        return _caught("forward", self._timed, "forward", self._model.forward, prepared)
+
+    def _postprocess(self, job: _Job, output: Any) -> Any:
+        return _caught("postprocess", self._timed, "postprocess", self._conformed, job, output)
+
+    def _conformed(self, job: _Job, output: Any) -> Conformed:
+        return conform(self._spec, self._model.postprocess(output), len(job.rows))
+
+    # -- one batch from end to end on this thread, for the rare case
+
+    def _attempt(self, job: _Job) -> None:
+        prepared = self._preprocess(job)
+        output = prepared if isinstance(prepared, _Caught) else self._forward(job, prepared)
+        del prepared
+        done = output if isinstance(output, _Caught) else self._postprocess(job, output)
+        del output
+        self._settle(job, done)
+
+    def _settle(self, job: _Job, done: Conformed | _Caught) -> None:
+        if not isinstance(done, _Caught):
+            self._budget.fitted(job.cost)
+            job.window.score(job.rows, done, job.attempt)
+            return
+        if done.out_of_memory:
+            self._shrink(job)
+        if len(job.rows) == 1:
+            job.window.fail(int(job.rows[0]), done, job.attempt)
+            return
+        for half in job.halves:
+            self._attempt(half)
+
+    def _shrink(self, job: _Job) -> None:
+        self._budget.failed(job.cost, len(job.rows))
+        logger.warning(
+            "out of memory on a batch of %d rows and %d tokens; the budget is %d tokens now",
+            len(job.rows),
+            job.cost,
+            self._budget.limit,
+        )
+        _release_memory()
+
+
+def _auto_tokens(model: Any, max_rows: int) -> int:
+    if getattr(model, "by_rows", False):
+        return max_rows
+    return AUTO_TOKENS_CUDA if str(getattr(model, "device", "cpu")).startswith("cuda") else AUTO_TOKENS
+
+
+def _release_memory() -> None:
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+class _Pool:
+    """A thread pool that drops what is queued when it is left."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    def __enter__(self) -> ThreadPoolExecutor:
+        return self._executor
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+class _Run:
+    """One pass over a feed: batches ahead being preprocessed, batches behind being postprocessed."""
+
+    def __init__(
+        self, pipeline: Pipeline, feed: _Feed, pool: ThreadPoolExecutor, trail: ThreadPoolExecutor
+    ) -> None:
+        self._pipeline = pipeline
+        self._feed = feed
+        self._pool = pool
+        self._trail = trail
+        self._open: deque[_Window] = deque()
+        self._jobs: deque[_Job] = deque()
+        self._ahead: deque[tuple[_Job, Future[Any]]] = deque()
+        self._behind: deque[tuple[_Job, Future[Any]]] = deque()
+
+    def __iter__(self) -> Iterator[WindowResult]:
+        while self._fill():
+            if self._ahead:
+                self._step()
+            self._collect(all_of_it=not self._ahead and not self._jobs)
+            while self._open and not self._open[0].left:
+                yield self._open.popleft().result(self._pipeline._empty)
+
+    def _fill(self) -> bool:
+        """Keep batches ahead; wait for input only when nothing else is left to do. False at the end."""
+        while len(self._ahead) < _AHEAD + self._pipeline._threads:
+            if not self._jobs and not self._next_window():
+                break
+            while self._jobs and len(self._ahead) < _AHEAD + self._pipeline._threads:
+                self._submit(self._jobs.popleft())
+        return bool(self._open)
+
+    def _next_window(self) -> bool:
+        if self._open:
+            window = self._feed.get(wait=False)
+        else:
+            window = self._pipeline._timed("read", lambda: self._feed.get(wait=True))
+        if window is None:
+            return False
+        self._open.append(window)
+        self._jobs.extend(self._pipeline._plan(window))
+        return True
+
+    def _submit(self, job: _Job, *, first: bool = False) -> None:
+        entry = (job, self._pool.submit(self._pipeline._preprocess, job))
+        (self._ahead.appendleft if first else self._ahead.append)(entry)
+
+    def _step(self) -> None:
+        """Forward one batch; one that was cut before the budget shrank is cut again first."""
+        job, future = self._ahead.popleft()
+        if len(job.rows) > 1 and job.cost > self._pipeline._budget.limit:
+            future.cancel()
+            self._recut(job)
+            return
+        prepared = future.result()
+        del future
+        output = prepared if isinstance(prepared, _Caught) else self._pipeline._forward(job, prepared)
+        del prepared
+        if isinstance(output, _Caught):
+            self._pipeline._settle(job, output)
+        else:
+            self._behind.append((job, self._trail.submit(self._pipeline._postprocess, job, output)))
+
+    def _recut(self, job: _Job) -> None:
+        pipeline = self._pipeline
+        sizes = job.window.sizes[job.rows]
+        parts = plan_batches(sizes, tokens=pipeline._budget.limit, max_rows=pipeline._max_rows)
+        for part in reversed(parts):
+            self._submit(_Job(job.window, job.rows[part], job.attempt), first=True)
+
+    def _collect(self, *, all_of_it: bool) -> None:
+        while self._behind and (all_of_it or len(self._behind) > _BEHIND or self._behind[0][1].done()):
+            job, future = self._behind.popleft()
+            self._pipeline._settle(job, future.result())
