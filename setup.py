@@ -33,7 +33,7 @@ DEV = [*TEST, "build", "mypy", "pandas-stubs<3", "ruff", "types-PyYAML"]
 setup(
     name="daybreak",
     version=VERSION.group(1),
-    description="Scores a table with a registered model on Spark: every row once, accounted for, by the deadline",
+    description="Scores a table with a registered model on Spark: every row once, by the deadline",
     python_requires=">=3.11,<3.12",  # the versions that were tried together; driver and executors must agree
     package_dir={"": "lib"},
     packages=find_packages("lib"),
