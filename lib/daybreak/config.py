@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from daybreak.errors import ConfigError
 
@@ -27,7 +36,11 @@ def _duration(value: object) -> object:
     raise ValueError("a duration is a number and a unit: 90s, 15m, 26h or 2d")
 
 
-Duration = Annotated[timedelta, BeforeValidator(_duration, json_schema_input_type=str)]
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(_duration, json_schema_input_type=str),
+    PlainSerializer(lambda value: f"{value.total_seconds():g}s", return_type=str),
+]
 
 
 class Section(BaseModel):
@@ -146,8 +159,10 @@ class JobConfig(Section):
 
     def digest(self) -> str:
         """Twelve hex digits of all that decides what a run scores and where it goes, but not of its gates."""
-        chosen = self.model_dump(mode="json", exclude={"gates", "resume_within", "mlflow"})
+        chosen = self.model_dump(mode="json", exclude={"gates", "resume_within", "mlflow", "state"})
         chosen["input"].pop("freshness")
+        for section in ("input", "output"):
+            chosen[section]["table"] = absolute(chosen[section]["table"])
         return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -174,7 +189,7 @@ def render_window(template: str, at: datetime) -> str:
     try:
         return template.format_map(known)
     except (KeyError, IndexError, ValueError) as error:
-        names = ", ".join("{%s}" % name for name in known)
+        names = ", ".join(f"{{{name}}}" for name in known)
         raise ValueError(f"window {template!r} has a placeholder that is not one of {names}: {error}") from None
 
 

@@ -68,8 +68,9 @@ class Scorer:
         yield shard.receipt(pipeline.stats.as_dict(), load_seconds=loaded - began, began=began)
 
     def _load(self) -> models.StagedModel:
-        path = models.fetch(self.pin, self.cache_dir)
-        return models.load_cached(path, self.spec, digest=self.pin.digest, precision=self.precision, params=self.params)
+        return models.load_cached(
+            self.pin, self.spec, cache_dir=self.cache_dir, precision=self.precision, params=self.params
+        )
 
 
 class _Frame:

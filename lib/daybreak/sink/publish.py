@@ -39,7 +39,8 @@ class Target:
         return absolute(self.table)
 
     def delta(self, spark: SparkSession) -> DeltaTable:
-        return DeltaTable.forPath(spark, self.location) if is_path(self.table) else DeltaTable.forName(spark, self.table)
+        by_path = is_path(self.table)
+        return DeltaTable.forPath(spark, self.location) if by_path else DeltaTable.forName(spark, self.table)
 
     def exists(self, spark: SparkSession) -> bool:
         if is_path(self.table):

@@ -109,9 +109,8 @@ class Watch:
 
 def decoded_keys(keys: Sequence[Column]) -> list[Any]:
     """The keys of staged rows under their own names and in their own types."""
-    return [
-        F.expr(wire(key.type).decode.format(quoted(f"k{i}"))).cast(key.type).alias(key.name) for i, key in enumerate(keys)
-    ]
+    crossed = [F.expr(wire(key.type).decode.format(quoted(f"k{i}"))) for i, key in enumerate(keys)]
+    return [column.cast(key.type).alias(key.name) for column, key in zip(crossed, keys, strict=True)]
 
 
 def _receipt(row: Any) -> Receipt:

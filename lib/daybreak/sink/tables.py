@@ -25,9 +25,8 @@ _AWKWARD = set(" ,;{}()\n\t=")
 
 def append_once(rows: DataFrame, path: str, *, app: str, version: int) -> None:
     """Append, unless this application id has already written this version."""
-    retried(
-        lambda: rows.write.format("delta").mode("append").option("txnAppId", app).option("txnVersion", version).save(path)
-    )
+    once = rows.write.format("delta").mode("append").options(txnAppId=app, txnVersion=version)
+    retried(lambda: once.save(path))
 
 
 @contextmanager

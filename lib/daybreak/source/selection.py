@@ -45,7 +45,7 @@ def mark_scored(rows: DataFrame, binding: Binding, scored: DataFrame | None) -> 
 
 
 def on_the_wire(rows: DataFrame, binding: Binding) -> DataFrame:
-    """What crosses to a worker: the shard, the keys as ``k0..``, the inputs as ``f0..`` and their hash; nothing else."""
+    """What crosses to a worker: the shard, the keys as ``k0..``, the inputs as ``f0..``, their hash, and no more."""
     return rows.where(~F.col(SKIP)).select(
         F.col(SHARD).alias("shard_id"),
         *(_encoded(key).alias(f"k{i}") for i, key in enumerate(binding.keys)),

@@ -7,14 +7,14 @@ on a cluster of another size, cuts the same shards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from daybreak import schema
 from daybreak.config import Shards
 from daybreak.schema import Column, quoted
 
@@ -81,10 +81,18 @@ def split_bytes(spark: SparkSession) -> int:
     return int(jvm_conf.filesMaxPartitionBytes())
 
 
-def one_split_a_partition(spark: SparkSession, size: int) -> None:
-    """Make each file split a partition of its own: an open cost of a whole partition leaves no room for a second."""
+@contextmanager
+def one_split_a_partition(spark: SparkSession, size: int) -> Iterator[None]:
+    """While it lasts, each file split read is a partition of its own: an open cost of a whole partition leaves no
+    room in it for a second."""
+    before = {conf: spark.conf.get(conf) for conf in _SPLIT_CONFS}
     for conf in _SPLIT_CONFS:
         spark.conf.set(conf, f"{size}b")
+    try:
+        yield
+    finally:
+        for conf, value in before.items():
+            spark.conf.set(conf, value)
 
 
 def with_split(table: DataFrame) -> DataFrame:
@@ -130,8 +138,3 @@ def assign(rows: DataFrame, plan: Plan, keys: Sequence[Column], outstanding: Seq
         return rows.join(todo, on=at, how="inner")
     placed = rows.withColumn(SHARD, bucket(keys, plan.count)).join(todo, on=SHARD, how="inner")
     return placed.repartitionById(len(outstanding), F.col("place"))
-
-
-def as_rows(shards: Sequence[Shard]) -> list[tuple[int, str | None, int | None, int, int]]:
-    """The shards as rows of ``schema.PLAN``."""
-    return [tuple(getattr(shard, name.name) for name in schema.PLAN) for shard in shards]  # type: ignore[misc]

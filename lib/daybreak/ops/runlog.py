@@ -1,0 +1,223 @@
+"""The run log: one row a run, written before scoring and after. The row is also the lease of the job.
+
+A lease has a holder (host, process and its start), an epoch that grows with each holder, and a heartbeat. The
+epoch is a Delta transaction version, so of two drivers that reach for the same epoch one gets it. The heartbeat is
+a file, since a Spark job would wait for a task slot behind the shards (docs/decisions/0002-heartbeat.md).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from daybreak import schema
+from daybreak.errors import DaybreakError, LeaseError
+from daybreak.schema import literal
+from daybreak.sink import tables
+from daybreak.storage import Storage
+
+log = logging.getLogger(__name__)
+
+SCORING, REFUSED, FAILED, PUBLISHED, NOTHING = "scoring", "refused", "failed", "published", "nothing"
+UNFINISHED = (SCORING, REFUSED, FAILED)
+
+BEAT_EVERY = timedelta(seconds=10)
+STALE_AFTER = timedelta(seconds=60)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A driver process: no two are equal, not even by a process number that was used again."""
+
+    host: str
+    pid: int
+    start: str
+
+    @classmethod
+    def here(cls) -> Holder:
+        pid = os.getpid()
+        return cls(socket.gethostname(), pid, process_start(pid) or "?")
+
+    @classmethod
+    def parse(cls, text: str) -> Holder:
+        host, pid, start = text.rsplit(":", 2)
+        return cls(host, int(pid), start)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid}:{self.start}"
+
+
+def process_start(pid: int) -> str | None:
+    """When a process of this machine started, in the kernel's own ticks; None when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def is_alive(holder: Holder, beat: datetime | None, *, here: Holder, now: datetime, start: str | None) -> bool:
+    """Whether the driver that holds a run may still be at work. Pure.
+
+    ``start`` is :func:`process_start` of the holder's process on this machine. On the same machine a process that
+    is gone is dead at once; elsewhere it is dead when its heartbeat is stale.
+    """
+    if holder == here:
+        return False
+    if holder.host == here.host:
+        return start == holder.start
+    return beat is not None and now - beat < STALE_AFTER
+
+
+class RunLog:
+    """The tables ``runs`` and ``shards`` below a state folder."""
+
+    def __init__(self, spark: SparkSession, state: str) -> None:
+        self.spark = spark
+        self.state = state
+        self.storage = Storage(spark, state)
+
+    def at(self, name: str) -> str:
+        return self.storage.at(name)
+
+    def create(self) -> None:
+        """Make the state tables, where they are not there yet."""
+        for name, columns in (("runs", schema.RUNS), ("shards", schema.SHARDS), ("dead_letters", schema.DEAD_LETTERS)):
+            if not self.storage.exists(name, "_delta_log"):
+                tables.create(self.spark, self.at(name), columns, by_path=True)
+
+    def runs(self) -> DataFrame:
+        return self.spark.read.format("delta").load(self.at("runs"))
+
+    def find(self, run_id: str) -> Row:
+        """One run's row. Raises DaybreakError that lists the newest runs when there is none of that name."""
+        row = self.runs().where(F.col("run_id") == run_id).first() if self.storage.exists("runs") else None
+        if row is None:
+            known = self.newest(5) if self.storage.exists("runs") else []
+            listed = ", ".join(one.run_id for one in known) or "none yet"
+            raise DaybreakError(f"there is no run {run_id!r} in {self.at('runs')}", fix=f"the newest runs: {listed}")
+        return row
+
+    def newest(self, count: int) -> list[Row]:
+        return self.runs().orderBy(F.desc("started_at")).limit(count).collect()
+
+    def unfinished(self, job: str, digest: str, *, since: datetime) -> Row | None:
+        """The newest run of the job if it is unfinished, of this configuration, and started after ``since``."""
+        newest = self.runs().where(F.col("job") == job).orderBy(F.desc("started_at")).first()
+        if newest is None or newest.status not in UNFINISHED or newest.config_digest != digest:
+            return None
+        if newest.started_at.astimezone(UTC) < since:
+            log.warning(
+                "run %s of job %s is unfinished since %s and older than resume_within: left alone",
+                *(newest.run_id, job, newest.started_at.astimezone(UTC).isoformat()),
+            )
+            return None
+        return newest
+
+    # -- the lease
+
+    def refuse_if_held(self, job: str, now: datetime) -> None:
+        """Raises LeaseError when a driver that may be alive holds a run of the job."""
+        for row in self.runs().where((F.col("job") == job) & (F.col("status") == SCORING)).collect():
+            holder = Holder.parse(row.holder)
+            beat = self.last_beat(row.run_id)
+            if is_alive(holder, beat, here=Holder.here(), now=now, start=process_start(holder.pid)):
+                raise LeaseError(
+                    f"run {row.run_id} of job {job!r} is held by process {holder.pid} on {holder.host}, since"
+                    f" {row.started_at.astimezone(UTC).isoformat()}; its last heartbeat: {beat or 'none yet'}",
+                    fix="wait for it, or end that process; a dead driver's run is taken over once its heartbeat is"
+                    f" {STALE_AFTER.seconds} s old",
+                )
+
+    def next_epoch(self, job: str) -> int:
+        row = self.runs().where(F.col("job") == job).agg(F.max("epoch")).first()
+        return int(row[0] or 0) + 1 if row else 1
+
+    def open(self, run: Mapping[str, Any]) -> None:
+        """Write a new run's row, which takes the lease. Raises LeaseError when another driver was faster."""
+        values = [run.get(column.name) for column in schema.RUNS]
+        row = self.spark.createDataFrame([tuple(values)], schema.ddl(schema.RUNS))
+        self.beat(run["run_id"])
+        tables.append_once(row, self.at("runs"), app=_lease(run["job"]), version=run["epoch"])
+        self._held(run["run_id"], run["holder"])
+
+    def take_over(self, run_id: str, job: str) -> None:
+        """Make this driver the holder of a run whose holder is dead. Raises LeaseError as :meth:`open`."""
+        here, epoch = str(Holder.here()), self.next_epoch(job)
+        self.beat(run_id)
+        with tables.transaction(self.spark, app=_lease(job), version=epoch, note=f"lease of {run_id}"):
+            self.update(run_id, status=SCORING, holder=here, epoch=epoch, error=None, ended_at=None)
+        self._held(run_id, here)
+
+    def _held(self, run_id: str, holder: str) -> None:
+        row = self.runs().where(F.col("run_id") == run_id).first()
+        if row is None or row.holder != holder:
+            raise LeaseError("another driver took the job's lease at the same moment", fix="see daybreak runs")
+
+    def still_held(self, run_id: str) -> None:
+        """Raises LeaseError when another driver has taken the run over, as after a pause of this process."""
+        self._held(run_id, str(Holder.here()))
+
+    def update(self, run_id: str, **values: Any) -> None:
+        kinds = {column.name: column.type for column in schema.RUNS}
+        changes: dict[str, Any] = {name: F.lit(value).cast(kinds[name]) for name, value in values.items()}
+        table = DeltaTable.forPath(self.spark, self.at("runs"))
+        tables.retried(lambda: table.update(f"run_id = {literal(run_id)}", changes))
+
+    def add_shards(self, run_id: str, rows: list[tuple[Any, ...]]) -> None:
+        """Write the receipts that count; a repetition for the same run does nothing."""
+        if rows:
+            frame = self.spark.createDataFrame(rows, schema.ddl(schema.SHARDS)).coalesce(1)
+            tables.append_once(frame, self.at("shards"), app=f"daybreak/shards/{run_id}", version=1)
+
+    # -- the heartbeat
+
+    def beat(self, run_id: str) -> None:
+        text = json.dumps({"holder": str(Holder.here()), "at": datetime.now(UTC).isoformat()})
+        self.storage.write_text(text, "heartbeats", run_id)
+
+    def last_beat(self, run_id: str) -> datetime | None:
+        text = self.storage.read_text("heartbeats", run_id)
+        try:
+            return datetime.fromisoformat(json.loads(text)["at"]) if text else None
+        except ValueError:
+            return None
+
+
+class Heartbeat:
+    """Beats for a run in a thread of its own, while the ``with`` block lasts."""
+
+    def __init__(self, runlog: RunLog, run_id: str, *, every: timedelta = BEAT_EVERY) -> None:
+        self._runlog, self._run_id, self._every = runlog, run_id, every.total_seconds()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"heartbeat {run_id}", daemon=True)
+
+    def _run(self) -> None:
+        while not self._done.wait(self._every):
+            try:
+                self._runlog.beat(self._run_id)
+            except Exception:
+                log.warning("run %s: a heartbeat could not be written", self._run_id, exc_info=True)
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+def _lease(job: str) -> str:
+    return f"daybreak/lease/{job}"

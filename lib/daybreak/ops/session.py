@@ -1,0 +1,51 @@
+"""The Spark session of a run: the user's, with settings of its own that no other query sees."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from daybreak.errors import PreflightError
+
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+def current(name: str) -> SparkSession:
+    """The session that is there, or a new one as ``spark-submit`` configured it."""
+    return SparkSession.builder.appName(name).getOrCreate()
+
+
+def own(spark: SparkSession, *, batch_rows: int) -> SparkSession:
+    """A session with the same catalog and settings as ``spark``, and the run's on top.
+
+    Raises PreflightError when the session has no Delta Lake.
+    """
+    missing = [key for key, value in _DELTA.items() if value not in (spark.conf.get(key, "") or "")]
+    if missing:
+        raise PreflightError(
+            f"this Spark session is not set up for Delta Lake: {', '.join(missing)} is not set",
+            fix="start it with ./spark-submit.sh, or with the settings of conf/spark/local.conf",
+        )
+    session = spark.newSession()
+    as_new = dict(session.conf.getAll)
+    for key, value in dict(spark.conf.getAll).items():
+        if as_new.get(key) != value and session.conf.isModifiable(key):
+            session.conf.set(key, value)
+    for key, value in _settings(batch_rows).items():
+        session.conf.set(key, value)
+    return session
+
+
+def _settings(batch_rows: int) -> dict[str, str]:
+    return {
+        # a window is one Arrow batch, which is sorted by length as a whole
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(batch_rows),
+        # integers with nulls stay integers on their way to a worker
+        "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype": "true",
+        # scores do not depend on the time zone of whoever runs the job
+        "spark.sql.session.timeZone": "UTC",
+        # staging never changes, so MERGE need not copy its source first
+        "spark.databricks.delta.merge.materializeSource": "none",
+    }
