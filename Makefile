@@ -58,6 +58,7 @@ lock: venv ## requirements/constraints.txt from requirements/dev.in; UPGRADE=1 t
 	$(PY) -m uv pip compile --quiet --no-header --python-version 3.11 $(if $(UPGRADE),--upgrade) --output-file $(LOCK) requirements/dev.in
 
 wheel: venv ## dist/daybreak-*.whl
+	rm -rf build/lib build/bdist.*
 	$(PY) -m build --wheel --no-isolation
 
 clean: ## removes what was built: build/, dist/, caches; not .venv

@@ -183,6 +183,9 @@ delta_jars() {
     return # this Spark brings its own
   fi
   local arguments=(--master "local[1]" --packages "$delta_package" --exclude-packages "$delta_excludes") key
+  if [[ -z $(setting spark.jars.ivy) && -n ${HOME:-} ]]; then
+    arguments+=(--conf "spark.jars.ivy=$HOME/.ivy2.5.2") # Spark's default, but Java does not look at HOME
+  fi
   for key in spark.jars.ivy spark.jars.ivySettings spark.jars.repositories; do
     [[ -z $(setting "$key") ]] || arguments+=(--conf "$key=$(setting "$key")")
   done
@@ -196,7 +199,7 @@ import sys
 from pathlib import Path
 
 cache, package = Path(sys.argv[1]), sys.argv[2]
-wanted = os.environ["PYSPARK_SUBMIT_ARGS"] + os.environ["SPARK_HOME"] + os.environ.get("HOME", "")
+wanted = os.environ["PYSPARK_SUBMIT_ARGS"] + os.environ["SPARK_HOME"]
 kept = cache / f"jars-{hashlib.sha256(wanted.encode()).hexdigest()[:16]}.txt"
 
 

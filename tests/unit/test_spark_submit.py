@@ -53,9 +53,7 @@ class Submit:
             source = REPO / name
             copy = shutil.copytree if source.is_dir() else shutil.copy2
             copy(source, self.repo / name)
-        shutil.copytree(
-            REPO / "lib/daybreak", self.repo / "lib/daybreak", ignore=shutil.ignore_patterns("__pycache__")
-        )
+        shutil.copytree(REPO / "lib/daybreak", self.repo / "lib/daybreak", ignore=shutil.ignore_patterns("__pycache__"))
         (self.repo / "jobs/probe.py").write_text(JOB)
         self.env = {
             "PATH": os.environ["PATH"],
@@ -102,9 +100,7 @@ def test_the_job_runs_in_the_callers_folder_with_its_arguments_untouched(submit:
 
 
 def test_local_hands_on_the_settings_of_the_file_and_of_the_command(submit: Submit) -> None:
-    seen = submit.seen(
-        "--conf", "spark.x=a b", "--spark-conf=spark.y=c=d", "--master", "local[3]", "jobs/probe.py"
-    )
+    seen = submit.seen("--conf", "spark.x=a b", "--spark-conf=spark.y=c=d", "--master", "local[3]", "jobs/probe.py")
     assert seen["submit"] == [
         "--properties-file", str(submit.repo / "conf/spark/local.conf"),
         "--jars", "/jars/delta one.jar,/jars/two.jar",
@@ -134,16 +130,13 @@ def test_a_cluster_gets_the_package_as_a_zip_named_by_its_content(submit: Submit
     second = shipped()
     assert second != first
     assert zipfile.ZipFile(second).read("daybreak/new.py") == b"NEW = 1\n"
-    assert sorted(path.name for path in (submit.repo / "build").iterdir()) == sorted(
-        [first.name, second.name]
-    )
+    assert sorted(path.name for path in (submit.repo / "build").iterdir()) == sorted([first.name, second.name])
 
 
 def test_two_submits_at_once_build_one_whole_zip(submit: Submit) -> None:
     command = [submit.repo / "spark-submit.sh", "--env", "yarn-gpu", "jobs/probe.py"]
     running = [
-        subprocess.Popen(command, cwd=submit.cwd, env=submit.env, stdout=subprocess.PIPE, text=True)
-        for _ in range(4)
+        subprocess.Popen(command, cwd=submit.cwd, env=submit.env, stdout=subprocess.PIPE, text=True) for _ in range(4)
     ]
     paths = set()
     for process in running:
@@ -159,14 +152,8 @@ def test_the_executors_python_is_the_environments_unless_the_caller_has_one(subm
     def executors_python(**env: str | None) -> str:
         return submit.seen("--env", "yarn-gpu", "jobs/probe.py", **env)["env"]["PYSPARK_PYTHON"]
 
-    assert (
-        executors_python(PYSPARK_PYTHON=None, PYSPARK_DRIVER_PYTHON=sys.executable)
-        == "./environment/bin/python"
-    )
-    assert (
-        executors_python(PYSPARK_PYTHON="/there/python", PYSPARK_DRIVER_PYTHON=sys.executable)
-        == "/there/python"
-    )
+    assert executors_python(PYSPARK_PYTHON=None, PYSPARK_DRIVER_PYTHON=sys.executable) == "./environment/bin/python"
+    assert executors_python(PYSPARK_PYTHON="/there/python", PYSPARK_DRIVER_PYTHON=sys.executable) == "/there/python"
 
 
 def test_without_a_word_the_venv_of_the_repository_is_the_python(submit: Submit) -> None:
@@ -236,23 +223,16 @@ def test_java_that_is_too_old(submit: Submit, tmp_path: Path, version: str, majo
 
 @pytest.mark.parametrize("version", ["17.0.15", "21", "25-ea", "17"])
 def test_java_that_will_do(submit: Submit, tmp_path: Path, version: str) -> None:
-    assert (
-        submit("jobs/probe.py", "exit", "0", JAVA_HOME=str(fake_java(tmp_path / "jdk", version))).returncode
-        == 0
-    )
+    assert submit("jobs/probe.py", "exit", "0", JAVA_HOME=str(fake_java(tmp_path / "jdk", version))).returncode == 0
 
 
 def test_java_home_that_is_none(submit: Submit, tmp_path: Path) -> None:
-    assert_refused(
-        submit("jobs/probe.py", JAVA_HOME=str(tmp_path / "no jdk")), "JAVA_HOME is", "no jdk", "no bin/java"
-    )
+    assert_refused(submit("jobs/probe.py", JAVA_HOME=str(tmp_path / "no jdk")), "JAVA_HOME is", "no jdk", "no bin/java")
 
 
 def test_java_that_does_not_run(submit: Submit, tmp_path: Path) -> None:
     executable(tmp_path / "stub/bin/java", "#!/bin/sh\necho 'Unable to locate a Java Runtime.' >&2\nexit 1\n")
-    assert_refused(
-        submit("jobs/probe.py", JAVA_HOME=str(tmp_path / "stub")), "Unable to locate a Java Runtime"
-    )
+    assert_refused(submit("jobs/probe.py", JAVA_HOME=str(tmp_path / "stub")), "Unable to locate a Java Runtime")
 
 
 def test_unknown_environment_lists_the_known(submit: Submit) -> None:
@@ -268,18 +248,14 @@ def test_unknown_option(submit: Submit) -> None:
     assert_refused(submit("--config", "x.yaml", "jobs/probe.py"), "unknown option --config", "--help")
 
 
-@pytest.mark.parametrize(
-    "arguments", [("--env",), ("--conf", "spark.x", "jobs/probe.py"), ("--conf", "=1", "j")]
-)
+@pytest.mark.parametrize("arguments", [("--env",), ("--conf", "spark.x", "jobs/probe.py"), ("--conf", "=1", "j")])
 def test_option_without_its_value(submit: Submit, arguments: tuple[str, ...]) -> None:
     assert_refused(submit(*arguments), arguments[0])
 
 
 @pytest.mark.parametrize("env", ["standalone-gpu", "k8s-gpu", "databricks"])
 def test_an_environment_without_a_master_asks_for_it(submit: Submit, env: str) -> None:
-    assert_refused(
-        submit("--env", env, "jobs/probe.py"), f"conf/spark/{env}.conf", "spark.master", "--master URL"
-    )
+    assert_refused(submit("--env", env, "jobs/probe.py"), f"conf/spark/{env}.conf", "spark.master", "--master URL")
 
 
 def test_cluster_deploy_mode_is_refused(submit: Submit) -> None:
@@ -293,9 +269,20 @@ def test_without_python_spark_or_a_cache(submit: Submit, tmp_path: Path) -> None
     bare = executable(tmp_path / "bare python", f'#!/bin/sh\nexec "{sys.executable}" -S -I "$@"\n')
     assert_refused(submit("jobs/probe.py", PYSPARK_PYTHON=str(bare)), "no pyspark", "make venv")
     (tmp_path / "file").touch()
-    assert_refused(
-        submit("jobs/probe.py", DAYBREAK_CACHE=str(tmp_path / "file/x")), "cannot write", "DAYBREAK_CACHE"
-    )
+    assert_refused(submit("jobs/probe.py", DAYBREAK_CACHE=str(tmp_path / "file/x")), "cannot write", "DAYBREAK_CACHE")
+
+
+def test_a_download_that_fails_says_where_to_look_and_is_not_remembered(submit: Submit, tmp_path: Path) -> None:
+    spark = executable(tmp_path / "spark home/bin/spark-submit", "#!/bin/sh\necho unresolved >&2\nexit 1\n")
+    for _ in range(2):
+        done = submit("jobs/probe.py", DAYBREAK_JARS=None, SPARK_HOME=str(spark.parent.parent))
+        assert done.returncode == 2
+        getting, problem, fix = done.stderr.splitlines()
+        assert "getting io.delta:delta-spark_" in getting
+        assert str(submit.repo / "build/ivy.log") in problem
+        assert "spark.jars.ivySettings" in fix
+        assert "DAYBREAK_JARS" in fix
+    assert "unresolved" in (submit.repo / "build/ivy.log").read_text()
 
 
 def test_help_says_what_it_takes(submit: Submit) -> None:
@@ -333,10 +320,6 @@ def test_what_every_environment_rests_on(env: str) -> None:
 )
 def test_gpu_discovery(tmp_path: Path, visible: str | None, addresses: list[str]) -> None:
     executable(tmp_path / "nvidia-smi", "#!/bin/sh\nprintf '0\\n1\\n'\n")
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | (
-        {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    )
-    done = subprocess.run(
-        [REPO / "conf/spark/gpu_discovery.sh"], env=env, capture_output=True, text=True, check=True
-    )
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | ({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    done = subprocess.run([REPO / "conf/spark/gpu_discovery.sh"], env=env, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == {"name": "gpu", "addresses": addresses}
