@@ -55,9 +55,7 @@ class TextEmbedder(PythonModel):
         max_length: tokens read of each text, the rest is cut off; None takes the model's own limit.
     """
 
-    def __init__(
-        self, *, text: str = "text", output: str = "embedding", max_length: int | None = None
-    ) -> None:
+    def __init__(self, *, text: str = "text", output: str = "embedding", max_length: int | None = None) -> None:
         self.text = text
         self.output = output
         self.max_length = max_length
@@ -108,9 +106,7 @@ class TextEmbedder(PythonModel):
 
         sizes = encoded.sizes[rows]
         mask = np.arange(sizes.max(initial=0)) < sizes[:, None]
-        spots = np.concatenate(
-            [np.arange(s, s + k) for s, k in zip(encoded.starts[rows], sizes, strict=True)]
-        )
+        spots = np.concatenate([np.arange(s, s + k) for s, k in zip(encoded.starts[rows], sizes, strict=True)])
         ids = np.full(mask.shape, self._pad, dtype=np.int64)
         ids[mask] = encoded.ids[spots]
         return torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64))
@@ -139,9 +135,7 @@ class TextEmbedder(PythonModel):
         """One float32[width] a row, under the output column's name."""
         return pd.DataFrame({self.output: list(output)})
 
-    def predict(
-        self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None
-    ) -> pd.DataFrame:
+    def predict(self, context: Any, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """The same vectors through plain ``mlflow.pyfunc``: sorted, batched, and put back in order."""
         encoded = self.encode(model_input)
         batches = plan_batches(encoded.sizes, tokens=_PREDICT_TOKENS, max_rows=_PREDICT_TOKENS)
@@ -181,7 +175,9 @@ def _tokenizer(folder: Path, max_length: int) -> tuple[Any, int]:
 def _encoder(folder: Path) -> Any:
     import torch
     from transformers import AutoModel
+    from transformers.utils import logging as transformers_logging
 
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return AutoModel.from_pretrained(str(folder), local_files_only=True, dtype=torch.float32).eval()
 
 
@@ -246,6 +242,4 @@ def _signature(text: str) -> Any:
 def _requirements() -> list[str]:
     from importlib.metadata import version
 
-    return [
-        f"{package}=={version(package).split('+')[0]}" for package in ("torch", "transformers", "tokenizers")
-    ]
+    return [f"{package}=={version(package).split('+')[0]}" for package in ("torch", "transformers", "tokenizers")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ __all__ = ["Budget", "Padding", "padding", "plan_batches"]
 
 Array = np.ndarray[Any, Any]
 
-_WASTE = 1 / 32  # of the budget: padding in one batch, above which a batch of its own costs less
+_WASTE = 1 / 64  # of the budget: padding in one batch, above which a batch of its own costs less
 _RECOVERY = 8  # batches at the limit before it is raised again
 
 
@@ -80,11 +81,11 @@ class Budget:
         self.ceiling: int | None = None
         self._fitted = 0
 
-    def failed(self, cost: int, rows: int) -> None:
-        """A batch of ``rows`` that cost ``cost`` tokens ran out of memory."""
+    def failed(self, cost: int) -> None:
+        """A batch of several rows that cost ``cost`` tokens ran out of memory."""
         self.ceiling = cost if self.ceiling is None else min(self.ceiling, cost)
         self._most = max(1, min(self._most, self.ceiling - 1))
-        self.limit = min(self.limit, self._most if rows == 1 else max(1, cost // 2))
+        self.limit = max(1, min(self.limit, cost // 2))
         self._fitted = 0
 
     def fitted(self, cost: int) -> None:
@@ -95,3 +96,7 @@ class Budget:
         if self._fitted >= _RECOVERY:
             self.limit = min(self._most, self.limit + max(1, self.limit // 4))
             self._fitted = 0
+
+    def copy(self) -> Budget:
+        """The budget as it is now."""
+        return copy.copy(self)

@@ -127,8 +127,13 @@ def _explained(uri: str) -> Iterator[None]:
     """Anything that MLflow or a store raises, as one message that names the model."""
     try:
         yield
-    except (ModelLoadError, ImportError):
+    except ModelLoadError:
         raise
+    except ImportError as error:
+        raise ModelLoadError(
+            f"reading the model {uri!r} needs the module {error.name!r}: {_first_line(error)}",
+            fix="install it on the driver and on every worker",
+        ) from error
     except Exception as error:
         raise ModelLoadError(
             f"the model {uri!r} cannot be read: {type(error).__name__}: {_first_line(error)}",
@@ -162,13 +167,7 @@ def _local_path(uri: str) -> Path | None:
 
 def _path_address(uri: str, path: Path) -> _Address:
     if not (path / "MLmodel").is_file():
-        what = (
-            "has no MLmodel file in it"
-            if path.is_dir()
-            else "is not a folder"
-            if path.exists()
-            else "is absent"
-        )
+        what = "has no MLmodel file in it" if path.is_dir() else "is not a folder" if path.exists() else "is absent"
         raise ModelLoadError(
             f"the model {uri!r}: {path} {what}",
             fix="give the folder that mlflow's save_model wrote, or models:/<name>@<alias>",
@@ -236,9 +235,7 @@ def _versions(client: Any, uri: str, name: str) -> list[str]:
     _registered(client, uri, name)
     versions = [str(found.version) for found in client.search_model_versions(f"name = '{name}'")]
     if not versions:
-        raise ModelLoadError(
-            f"the model {name!r} is registered but has no versions", fix="register a version of it"
-        )
+        raise ModelLoadError(f"the model {name!r} is registered but has no versions", fix="register a version of it")
     return sorted(versions, key=int)
 
 
@@ -293,9 +290,7 @@ def _run_address(client: Any, uri: str, path: str) -> _Address:
     except MlflowException as error:
         if not _absent(error):
             raise
-        raise ModelLoadError(
-            f"the model {uri!r}: there is no run {run_id!r}", fix="check the run's id"
-        ) from None
+        raise ModelLoadError(f"the model {uri!r}: there is no run {run_id!r}", fix="check the run's id") from None
     for output in getattr(run.outputs, "model_outputs", None) or []:
         logged = client.get_logged_model(output.model_id)
         if logged.name == name:
@@ -418,9 +413,7 @@ def _download_into(pin: ModelPin, final: Path, download: Download) -> None:
 def _model_folder(part: Path, pin: ModelPin) -> Path:
     found = sorted(part.rglob("MLmodel"), key=lambda file: len(file.parts))
     if not found:
-        raise ModelLoadError(
-            f"the download of {pin.resolved} holds no MLmodel file", fix="check the model store"
-        )
+        raise ModelLoadError(f"the download of {pin.resolved} holds no MLmodel file", fix="check the model store")
     return found[0].parent
 
 
@@ -456,9 +449,10 @@ class PredictModel:
     """Any pyfunc as a staged model: each row costs one, and ``forward`` is ``predict``.
 
     The model gets what its signature says: a DataFrame of its own with the declared columns, order and
-    dtypes; for tensors an ndarray or a dict of ndarrays. MLflow's own enforcement stays on, but for a
-    signature with optional integers or booleans: it fails the whole batch as soon as one of them is missing
-    (mlflow#25593), and this module's ``admit`` has already held every row against the signature.
+    dtypes; for tensors an ndarray or a dict of ndarrays. MLflow's own enforcement stays on but for two
+    kinds of signature, where it would fail a whole batch for what ``admit`` rightly let through: optional
+    integers or booleans, as soon as one is missing (mlflow#25593), and arrays, where a list of floats is no
+    array<float>.
     """
 
     by_rows = True
@@ -466,7 +460,7 @@ class PredictModel:
     def __init__(self, pyfunc: Any, spec: ModelSpec, params: dict[str, Any] | None = None) -> None:
         self._spec = spec
         self._params = dict(params or {}) or None
-        self._call = pyfunc.predict if not _nullable(spec) else _unenforced(pyfunc)
+        self._call = pyfunc.predict if _enforceable(pyfunc, spec) else _unenforced(pyfunc)
 
     def size(self, rows: pd.DataFrame) -> Array:
         return np.ones(len(rows), dtype=np.int64)
@@ -485,8 +479,12 @@ class PredictModel:
         return output
 
 
-def _nullable(spec: ModelSpec) -> bool:
-    return any(not f.required and f.type in ("long", "integer", "boolean") for f in spec.inputs)
+def _enforceable(pyfunc: Any, spec: ModelSpec) -> bool:
+    """Whether MLflow's enforcement takes every value that ``admit`` lets through, whatever else is in the
+    batch."""
+    nullable = any(not f.required and f.type in ("long", "integer", "boolean") for f in spec.inputs)
+    nested = any("<" in f.type for f in spec.inputs) and not spec.tensor_inputs
+    return not (nullable or nested) or bool(pyfunc.metadata._is_type_hint_from_example())
 
 
 def _unenforced(pyfunc: Any) -> Callable[..., Any]:
@@ -503,9 +501,7 @@ def _matrix(rows: pd.DataFrame, spec: ModelSpec) -> Array:
     only = spec.inputs[0]
     shape = only.shape or ()
     if len(rows.columns) > 1 or (len(shape) == 1 and rows.dtypes.iloc[0].kind != "O"):
-        return np.stack([rows.iloc[:, i].to_numpy() for i in range(len(rows.columns))], axis=1).astype(
-            only.dtype
-        )
+        return np.stack([rows.iloc[:, i].to_numpy() for i in range(len(rows.columns))], axis=1).astype(only.dtype)
     return _stack(rows.iloc[:, 0], shape, only.dtype)
 
 
@@ -571,6 +567,7 @@ def _loading(path: str | os.PathLike[str], step: Callable[[], Any]) -> Any:
 def _load_pyfunc(path: str | os.PathLike[str]) -> Any:
     import mlflow.pyfunc
 
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     return mlflow.pyfunc.load_model(os.fspath(path), suppress_warnings=True)
 
 

@@ -42,6 +42,7 @@ AUTO_TOKENS_CUDA = 65_536
 _MESSAGE = 2_000
 _AHEAD = 4
 _BEHIND = 2
+_SHRUNK = "out of memory on a batch of %d rows and %d tokens; the budget is %d tokens now"
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ class _Feed:
         self._thread = threading.Thread(
             target=self._fill, args=(windows, prepare), name="daybreak-prefetch", daemon=True
         )
-        self._ended = False
+        self._last: Any = None
 
     def __enter__(self) -> _Feed:
         self._thread.start()
@@ -249,19 +250,21 @@ class _Feed:
         return False
 
     def get(self, *, wait: bool) -> _Window | None:
-        """The next window; None if there is none yet, or, after waiting, none any more."""
-        if self._ended:
-            return None
-        try:
-            item = self._queue.get(block=wait)
-        except queue.Empty:
-            return None
-        if isinstance(item, _Window):
-            return item
-        self._ended = True
-        if item is _END:
-            return None
-        raise item
+        """The next window; None if there is none yet, or, after waiting, none any more.
+
+        What the source raised is raised to a caller that waits, which has finished the windows before it.
+        """
+        if self._last is None:
+            try:
+                item = self._queue.get(block=wait)
+            except queue.Empty:
+                return None
+            if isinstance(item, _Window):
+                return item
+            self._last = item
+        if wait and isinstance(self._last, BaseException):
+            raise self._last
+        return None
 
 
 # ---------------------------------------------------------------------------------------------- the pipeline
@@ -397,36 +400,39 @@ class Pipeline:
 
     # -- one batch from end to end on this thread, for the rare case
 
-    def _attempt(self, job: _Job) -> None:
+    def _attempt(self, job: _Job) -> bool:
         prepared = self._preprocess(job)
         output = prepared if isinstance(prepared, _Caught) else self._forward(job, prepared)
         del prepared
         done = output if isinstance(output, _Caught) else self._postprocess(job, output)
         del output
-        self._settle(job, done)
+        return self._settle(job, done)
 
-    def _settle(self, job: _Job, done: Conformed | _Caught) -> None:
+    def _settle(self, job: _Job, done: Conformed | _Caught) -> bool:
+        """Book a batch that went through; take apart one that failed. False if a row ran out of memory
+        alone."""
         if not isinstance(done, _Caught):
             self._budget.fitted(job.cost)
             job.window.score(job.rows, done, job.attempt)
-            return
+            return True
         if done.out_of_memory:
-            self._shrink(job)
+            _release_memory()
         if len(job.rows) == 1:
             job.window.fail(int(job.rows[0]), done, job.attempt)
-            return
-        for half in job.halves:
-            self._attempt(half)
+            return not done.out_of_memory
+        return self._halve(job, done)
 
-    def _shrink(self, job: _Job) -> None:
-        self._budget.failed(job.cost, len(job.rows))
-        logger.warning(
-            "out of memory on a batch of %d rows and %d tokens; the budget is %d tokens now",
-            len(job.rows),
-            job.cost,
-            self._budget.limit,
-        )
-        _release_memory()
+    def _halve(self, job: _Job, done: _Caught) -> bool:
+        before = self._budget.copy()
+        if done.out_of_memory:
+            self._budget.failed(job.cost)
+        outcomes = [self._attempt(half) for half in job.halves]
+        blameless = all(outcomes)
+        if not blameless:  # one row was too much by itself, which says nothing about the budget
+            self._budget = before
+        elif done.out_of_memory:
+            logger.warning(_SHRUNK, len(job.rows), job.cost, self._budget.limit)
+        return blameless
 
 
 def _auto_tokens(model: Any, max_rows: int) -> int:
@@ -436,9 +442,9 @@ def _auto_tokens(model: Any, max_rows: int) -> int:
 
 
 def _release_memory() -> None:
-    gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
+        gc.collect()
         torch.cuda.empty_cache()
 
 
@@ -458,9 +464,7 @@ class _Pool:
 class _Run:
     """One pass over a feed: batches ahead being preprocessed, batches behind being postprocessed."""
 
-    def __init__(
-        self, pipeline: Pipeline, feed: _Feed, pool: ThreadPoolExecutor, trail: ThreadPoolExecutor
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, feed: _Feed, pool: ThreadPoolExecutor, trail: ThreadPoolExecutor) -> None:
         self._pipeline = pipeline
         self._feed = feed
         self._pool = pool

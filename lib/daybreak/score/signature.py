@@ -211,11 +211,7 @@ def model_spec(signature: Any) -> ModelSpec:
     outputs: Any = getattr(signature, "outputs", None)
     for part, lacking in (("signature", signature), ("inputs", inputs), ("outputs", outputs)):
         if lacking is None or (part != "signature" and not len(lacking)):
-            what = (
-                "the model has no signature"
-                if part == "signature"
-                else f"the model's signature has no {part}"
-            )
+            what = "the model has no signature" if part == "signature" else f"the model's signature has no {part}"
             raise PreflightError(f"{what}, so its columns and their types are unknown", fix=_LOG_HINT)
     params = {param.name: param.default for param in (getattr(signature, "params", None) or [])}
     return ModelSpec(
@@ -297,9 +293,7 @@ def _tensor_kind(dtype: np.dtype[Any], place: str) -> str:
     )
 
 
-def require_columns(
-    spec: ModelSpec, columns: Iterable[str], *, chosen: Sequence[str] = ()
-) -> tuple[str, ...]:
+def require_columns(spec: ModelSpec, columns: Iterable[str], *, chosen: Sequence[str] = ()) -> tuple[str, ...]:
     """The table's columns that the model reads, in the signature's order.
 
     ``columns`` are the table's; ``chosen`` are the job's ``model.columns``, needed where the inputs are
@@ -324,9 +318,7 @@ def require_columns(
 def _chosen_columns(spec: ModelSpec, present: list[str], chosen: Sequence[str]) -> tuple[str, ...]:
     absent = [name for name in chosen if name not in present]
     if absent:
-        raise PreflightError(
-            f"the columns {_listed(absent)} are not in the input table; it has {_listed(present)}"
-        )
+        raise PreflightError(f"the columns {_listed(absent)} are not in the input table; it has {_listed(present)}")
     width = _width(spec)
     if not chosen or (width not in (None, len(chosen)) and not (spec.tensor_inputs and len(chosen) == 1)):
         raise PreflightError(
@@ -361,7 +353,9 @@ class Reason:
 
 
 def _is_null(value: Any) -> bool:
-    return value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and value != value)
+    if value is None or value is pd.NA or value is pd.NaT:
+        return True
+    return isinstance(value, float | np.floating | np.datetime64 | decimal.Decimal) and bool(value != value)
 
 
 def coerce(type_: Type, value: Any) -> Any:
@@ -399,9 +393,7 @@ def _coerce_float(type_: Type, value: Any) -> float:
 
 
 def _coerce_boolean(type_: Type, value: Any) -> bool:
-    if isinstance(value, bool | np.bool_) or (
-        isinstance(value, int | np.integer | float) and value in (0, 1)
-    ):
+    if isinstance(value, bool | np.bool_) or (isinstance(value, int | np.integer | float) and value in (0, 1)):
         return bool(value)
     raise ValueError(f"{_shown(value)} is not {_article(type_)}")
 
@@ -596,9 +588,7 @@ def _finish(
     floats = type_.kind in ("float", "double")
     if not floats and not nullable:
         for i in np.flatnonzero(nulls).tolist():
-            refused[i] = Reason(
-                f"Null{side}", f"column {name!r} is null, and the model requires {_article(type_)}"
-            )
+            refused[i] = Reason(f"Null{side}", f"column {name!r} is null, and the model requires {_article(type_)}")
     holes = nulls.copy()
     holes[list(refused)] = True
     if type_.kind == "datetime" and side == "Input":
@@ -608,15 +598,13 @@ def _finish(
 
 def _refuse_beyond_nanoseconds(values: Array, holes: Array, refused: dict[int, Reason], name: str) -> None:
     """MLflow models take datetime64[ns], which ends in the year 2262; a later date must not wrap round."""
-    low, high = (
-        edge.to_datetime64().astype("datetime64[us]") for edge in (pd.Timestamp.min, pd.Timestamp.max)
-    )
-    for i in np.flatnonzero(~holes).tolist():
-        if not low < values[i] < high:
-            refused[i] = Reason(
-                "InvalidInput", f"column {name!r}: {values[i]} is beyond datetime64[ns] (1677 to 2262)"
-            )
-            holes[i] = True
+    low, high = np.datetime64("1677-09-22", "us"), np.datetime64("2262-04-11", "us")
+    places = np.flatnonzero(~holes)
+    times = values[places].astype("datetime64[us]")
+    beyond = (times < low) | (times > high)
+    for i, time in zip(places[beyond].tolist(), times[beyond], strict=True):
+        refused[i] = Reason("InvalidInput", f"column {name!r}: {time} is beyond datetime64[ns] (1677 to 2262)")
+        holes[i] = True
 
 
 def _typed(type_: Type, values: Array, holes: Array, *, nullable: bool, side: str) -> pd.Series[Any]:
@@ -679,9 +667,7 @@ def admit(spec: ModelSpec, window: pd.DataFrame) -> Admitted:
     keep[list(refused)] = False
     positions = np.flatnonzero(keep)
     frame = pd.DataFrame(columns, index=pd.RangeIndex(n))
-    return Admitted(
-        frame if not refused else take(frame, positions), positions, dict(sorted(refused.items()))
-    )
+    return Admitted(frame if not refused else take(frame, positions), positions, dict(sorted(refused.items())))
 
 
 def take(frame: pd.DataFrame, positions: Array) -> pd.DataFrame:
@@ -704,9 +690,7 @@ def _input_columns(spec: ModelSpec, window: pd.DataFrame) -> list[tuple[str, Fie
 
 
 def _holds_scalars(values: pd.Series[Any]) -> bool:
-    return values.dtype != object or any(
-        isinstance(value, str | bytes) or np.isscalar(value) for value in values
-    )
+    return values.dtype != object or any(isinstance(value, str | bytes) or np.isscalar(value) for value in values)
 
 
 def _innermost(type_: Type) -> Type:
@@ -746,9 +730,7 @@ def _refuse_misfits(field_: Field, column: _Column, name: str) -> None:
                 "InvalidInput", f"column {name!r} has the shape {cell.shape}, and the model takes {shape}"
             )
         elif narrow and not _within(cell, np.iinfo(dtype)):
-            column.refused[i] = Reason(
-                "InvalidInput", f"column {name!r}: {_shown(value)} is out of range for {dtype}"
-            )
+            column.refused[i] = Reason("InvalidInput", f"column {name!r}: {_shown(value)} is out of range for {dtype}")
 
 
 def _fits(actual: tuple[int, ...], declared: tuple[int, ...]) -> bool:
@@ -874,9 +856,7 @@ def _from_records(spec: ModelSpec, rows: list[Any]) -> Any:
     only = spec.outputs[0]
     if len(spec.outputs) == 1 and only.type.startswith(("struct", "map")) and only.name not in rows[0]:
         return _cells(rows)
-    return pd.DataFrame(
-        {f.name: _cells([row.get(f.name) for row in rows]) for f in spec.outputs if f.name in rows[0]}
-    )
+    return pd.DataFrame({f.name: _cells([row.get(f.name) for row in rows]) for f in spec.outputs if f.name in rows[0]})
 
 
 def _from_frame(spec: ModelSpec, raw: pd.DataFrame) -> list[pd.Series[Any]]:
@@ -885,9 +865,7 @@ def _from_frame(spec: ModelSpec, raw: pd.DataFrame) -> list[pd.Series[Any]]:
         return [raw[name] for name in names]
     if len(names) == 1 and spec.outputs[0].type.startswith("array") and raw.shape[1] > 1:
         return [_cells(list(raw.to_numpy()))]
-    anonymous = (
-        len(names) == 1 or names[0].startswith("prediction") or raw.columns.equals(pd.RangeIndex(len(names)))
-    )
+    anonymous = len(names) == 1 or names[0].startswith("prediction") or raw.columns.equals(pd.RangeIndex(len(names)))
     if anonymous and raw.shape[1] == len(names):
         return [raw.iloc[:, i] for i in range(len(names))]
     lacking = [name for name in names if name not in raw.columns]
@@ -920,9 +898,7 @@ def _from_array(spec: ModelSpec, raw: Any, n: int) -> list[pd.Series[Any]]:
         return [pd.Series(raw[:, i]) for i in range(raw.shape[1])]
     if isinstance(raw, tuple) and len(raw) == len(spec.outputs) and all(np.ndim(part) for part in raw):
         return [_one_column(field_, part, n) for field_, part in zip(spec.outputs, raw, strict=True)]
-    if isinstance(raw, list | tuple | np.ndarray) and all(
-        np.shape(row)[:1] == (len(spec.outputs),) for row in raw
-    ):
+    if isinstance(raw, list | tuple | np.ndarray) and all(np.shape(row)[:1] == (len(spec.outputs),) for row in raw):
         return [_cells([row[i] for row in raw]) for i in range(len(spec.outputs))]
     raise ModelOutputError(f"a {type(raw).__name__} cannot be split into {len(spec.outputs)} columns")
 
@@ -932,11 +908,7 @@ def _one_column(field_: Field, raw: Any, n: int) -> pd.Series[Any]:
         return raw
     if isinstance(raw, pd.DataFrame):
         raw = raw.to_numpy()
-    if (
-        isinstance(raw, str | bytes)
-        or not hasattr(raw, "__len__")
-        or (isinstance(raw, np.ndarray) and not raw.ndim)
-    ):
+    if isinstance(raw, str | bytes) or not hasattr(raw, "__len__") or (isinstance(raw, np.ndarray) and not raw.ndim):
         raw = [raw.item() if isinstance(raw, np.ndarray) else raw]
     nested = field_.type.startswith("array")
     if isinstance(raw, np.ndarray) and raw.ndim > 1:

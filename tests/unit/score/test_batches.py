@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daybreak.score.batches import Budget, padding, plan_batches
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tokens", "max_rows", "expected"),
+    [
+        ([], 100, 10, []),
+        ([5], 100, 10, [[0]]),
+        ([500], 100, 10, [[0]]),  # longer than the budget: by itself
+        ([10, 10, 10, 10], 20, 10, [[0, 1], [2, 3]]),  # the budget cuts
+        ([10, 10, 10, 10], 1000, 3, [[0, 1, 2], [3]]),  # max_rows cuts
+        ([1, 3, 2], 640, 10, [[1, 2, 0]]),  # longest first; a little padding is cheaper than a batch
+        ([100, 1, 1], 640, 10, [[0], [1, 2]]),  # a cliff: padding would cost more than a batch
+        ([0, 0, 0], 2, 10, [[0, 1], [2]]),  # zero counts as one
+        ([7, 7, 7], 100, 10, [[0, 1, 2]]),  # ties keep their order
+    ],
+)
+def test_table_of_cases(sizes: list[int], tokens: int, max_rows: int, expected: list[list[int]]) -> None:
+    batches = plan_batches(np.array(sizes, dtype=np.int64), tokens=tokens, max_rows=max_rows)
+    assert [batch.tolist() for batch in batches] == expected
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3000), max_size=300), st.integers(1, 5000), st.integers(1, 64))
+def test_every_position_once_and_within_the_budget(sizes: list[int], tokens: int, max_rows: int) -> None:
+    costs = np.array(sizes, dtype=np.int64)
+    batches = plan_batches(costs, tokens=tokens, max_rows=max_rows)
+    assert sorted(p for batch in batches for p in batch.tolist()) == list(range(len(sizes)))
+    for batch in batches:
+        assert 1 <= len(batch) <= max_rows
+        assert len(batch) == 1 or len(batch) * max(1, costs[batch].max()) <= tokens
+    longest = [costs[batch].max() for batch in batches]
+    assert longest == sorted(longest, reverse=True)
+
+
+def test_padding_stays_under_three_percent_on_a_docstring_like_skew() -> None:
+    lengths = np.random.default_rng(0).lognormal(3.2, 1.1, 2000)
+    sizes = np.clip(lengths, 3, 256).astype(np.int64)
+    told = padding(sizes, plan_batches(sizes, tokens=2048, max_rows=4096))
+    assert told.useful == sizes.sum()
+    assert told.fraction < 0.03
+
+
+def test_padding_of_nothing_is_none() -> None:
+    assert padding(np.empty(0, dtype=np.int64), []).fraction == 0
+
+
+def test_budget_halves_remembers_the_ceiling_and_recovers_below_it() -> None:
+    budget = Budget(2048)
+    budget.failed(2000)
+    assert (budget.limit, budget.ceiling) == (1000, 2000)
+    limits = []
+    for _ in range(200):
+        budget.fitted(budget.limit)
+        limits.append(budget.limit)
+    assert limits[0] == 1000  # one success is no reason
+    assert limits == sorted(limits)
+    assert limits[-1] == 1999
+
+
+def test_budget_does_not_grow_on_small_batches_or_above_what_was_asked() -> None:
+    budget = Budget(2048)
+    budget.failed(2000)
+    for _ in range(100):
+        budget.fitted(10)
+    assert budget.limit == 1000
+    fresh = Budget(64)
+    for _ in range(100):
+        fresh.fitted(64)
+    assert fresh.limit == 64
+
+
+def test_a_copy_of_the_budget_does_not_follow_it() -> None:
+    budget = Budget(100)
+    before = budget.copy()
+    budget.failed(80)
+    assert (before.limit, before.ceiling) == (100, None)
