@@ -197,8 +197,9 @@ def test_it_is_found_through_a_link_and_from_path(submit: Submit, tmp_path: Path
 
 
 def test_a_job_in_the_callers_folder_comes_first(submit: Submit) -> None:
-    (submit.cwd / "own job.py").write_text("print('mine')\n")
-    assert submit("own job.py").stdout == "mine\n"
+    (submit.cwd / "jobs").mkdir()
+    (submit.cwd / "jobs/score.py").write_text("print('mine')\n")
+    assert submit("jobs/score.py").stdout == "mine\n"
 
 
 def test_without_java(submit: Submit, tmp_path: Path) -> None:
@@ -232,7 +233,7 @@ def test_java_home_that_is_none(submit: Submit, tmp_path: Path) -> None:
 
 def test_java_that_does_not_run(submit: Submit, tmp_path: Path) -> None:
     executable(tmp_path / "stub/bin/java", "#!/bin/sh\necho 'Unable to locate a Java Runtime.' >&2\nexit 1\n")
-    assert_refused(submit("jobs/probe.py", JAVA_HOME=str(tmp_path / "stub")), "Unable to locate a Java Runtime")
+    assert_refused(submit("jobs/probe.py", JAVA_HOME=str(tmp_path / "stub")), "stub/bin/java does not run: Unable to")
 
 
 def test_unknown_environment_lists_the_known(submit: Submit) -> None:
