@@ -126,17 +126,17 @@ class JobConfig(Section):
     input: Input
     window: str = Field("{date}", description="{date}, {datetime}, {hour} or {month}, of the run's start in UTC")
     model: Model
-    batch: Batch = Field(default_factory=Batch)
-    shards: Shards = Field(default_factory=Shards)
+    batch: Batch = Batch()
+    shards: Shards = Shards()
     select: Literal["all", "changed"] = Field("all", description="changed: skip rows already scored alike")
     output: Output
-    gates: Gates = Field(default_factory=Gates)
+    gates: Gates = Gates()
     state: str | None = Field(None, description="folder of run log, dead letters and staging; else next to the output")
     redact: bool = Field(False, description="keep the input's values out of the dead letters")
     resume_within: Duration = Field(
         timedelta(hours=18), description="an unfinished run older than this is left alone, and a new one starts"
     )
-    mlflow: MLflow = Field(default_factory=MLflow)
+    mlflow: MLflow = MLflow()
 
     @field_validator("window")
     @classmethod

@@ -1,13 +1,13 @@
 """The exception tree. Every error a user can cause carries its exit code and says what to do.
 
-    DaybreakError                 1  the run failed
-    ├── ConfigError               2  the job file or an argument is wrong
-    ├── PreflightError            2  the table, the model or the output does not fit; nothing was started
-    ├── ModelLoadError            2  the model cannot be resolved or loaded
-    ├── GateError                 3  the counts or a gate refuse to publish
-    ├── StaleInputError           4  the input is older than the job allows
-    ├── LeaseError                5  another run of the job is alive
-    └── ShardError                1  a shard failed every attempt; the finished ones stay staged
+DaybreakError                 1  the run failed
+├── ConfigError               2  the job file or an argument is wrong
+├── PreflightError            2  the table, the model or the output does not fit; nothing was started
+├── ModelLoadError            2  the model cannot be resolved or loaded
+├── GateError                 3  the counts or a gate refuse to publish
+├── StaleInputError           4  the input is older than the job allows
+├── LeaseError                5  another run of the job is alive
+└── ShardError                1  a shard failed every attempt; the finished ones stay staged
 """
 
 from __future__ import annotations

@@ -93,7 +93,8 @@ class TextEmbedder(PythonModel):
 
     def encode(self, rows: pd.DataFrame) -> Encoded:
         """Tokenise each row once. ``sizes`` are exact, int64[n], at most ``max_length``."""
-        encodings = self._tokenizer.encode_batch_fast(_texts(rows[self.text], self.text))
+        texts = _texts(rows[self.text], self.text)
+        encodings = self._tokenizer.encode_batch_fast(texts)
         sizes = np.fromiter((len(one) for one in encodings), dtype=np.int64, count=len(encodings))
         flat = itertools.chain.from_iterable(one.ids for one in encodings)
         ids = np.fromiter(flat, dtype=np.int32, count=int(sizes.sum()))

@@ -45,8 +45,11 @@ class Summary:
         return [
             ("run", f"{self.run_id} of job {self.job}, window {self.window}"),
             ("status", self.status),
-            ("rows", f"{self.rows_in:,} in = {self.rows_scored:,} scored + {self.rows_dead:,} dead letters"
-                     f" + {self.rows_skipped:,} skipped"),
+            (
+                "rows",
+                f"{self.rows_in:,} in = {self.rows_scored:,} scored + {self.rows_dead:,} dead letters"
+                f" + {self.rows_skipped:,} skipped",
+            ),
             ("shards", f"{self.shards:,}{resumed}; {self.rows_forward:,} rows through the forward pass"),
             ("input", f"version {self.input_version}"),
             ("model", f"{self.model}, version {self.model_version}"),
@@ -87,5 +90,7 @@ def runs_table(rows: Iterable[Any]) -> str:
         for row in rows
     ]
     widths = [max(len(line[i]) for line in (head, *body)) for i in range(len(head))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-                     for line in (head, *body))
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in (head, *body)
+    )

@@ -33,9 +33,7 @@ def padding(totals: Mapping[str, float]) -> float:
     return 1 - totals.get("tokens_useful", 0) / computed if computed else 0.0
 
 
-def log_run(
-    config: JobConfig, run_id: str, *, params: Mapping[str, Any], metrics: Mapping[str, float]
-) -> str | None:
+def log_run(config: JobConfig, run_id: str, *, params: Mapping[str, Any], metrics: Mapping[str, float]) -> str | None:
     """Log to MLflow and return the MLflow run's id. A second call for the same run writes to the same MLflow run.
 
     The scores are published by now, so a tracking server that cannot be reached is a warning and returns None.

@@ -291,11 +291,11 @@ def _run_address(client: Any, uri: str, path: str) -> _Address:
         if not _absent(error):
             raise
         raise ModelLoadError(f"the model {uri!r}: there is no run {run_id!r}", fix="check the run's id") from None
-    for output in getattr(run.outputs, "model_outputs", None) or []:
-        logged = client.get_logged_model(output.model_id)
-        if logged.name == name:
-            return _Address(f"runs:/{run_id}/{name}", name, run_id, str(logged.artifact_location))
-    return _Address(f"runs:/{run_id}/{name}", name, run_id, f"{run.info.artifact_uri}/{name}")
+    outputs = getattr(run.outputs, "model_outputs", None) or []
+    logged = [model for model in (client.get_logged_model(o.model_id) for o in outputs) if model.name == name]
+    newest = max(logged, key=lambda model: int(model.creation_timestamp), default=None)
+    place = newest.artifact_location if newest else f"{run.info.artifact_uri}/{name}"
+    return _Address(f"runs:/{run_id}/{name}", name, run_id, str(place))
 
 
 # ---------------------------------------------------------------------------------------------- contents

@@ -35,9 +35,7 @@ class Counts:
         return self.rows_dead / self.rows_in if self.rows_in else 0.0
 
 
-def reconcile(
-    plan: Iterable[Planned], receipts: Sequence[Receipt], staged: Mapping[int, Mapping[str, int]]
-) -> Counts:
+def reconcile(plan: Iterable[Planned], receipts: Sequence[Receipt], staged: Mapping[int, Mapping[str, int]]) -> Counts:
     """Hold three independent counts against each other, shard by shard. Pure.
 
     The plan counted the input, the receipts say what the workers did, and ``staged`` is what lies in the files.

@@ -91,7 +91,7 @@ def _refuse_clashes(target: Target) -> None:
 
 
 def _misfits(target: Target, existing: T.StructType) -> list[str]:
-    wanted = T.StructType.fromDDL(schema.ddl(target.columns))
+    wanted = tables.struct(target.columns)
     have = {field.name.lower(): field.dataType for field in existing.fields}
     problems = []
     for field in wanted.fields:
@@ -147,7 +147,7 @@ def _merge(spark: SparkSession, rows: DataFrame, target: Target, source: Provena
     table = target.delta(spark)
     window = f"t.{schema.WINDOW.name} = {literal(source.window)}"
     on = [f"t.{quoted(key.name)} = s.{quoted(key.name)}" for key in target.keys]
-    values = {quoted(column.name): f"s.{quoted(column.name)}" for column in target.columns}
+    values: dict[str, Any] = {quoted(column.name): f"s.{quoted(column.name)}" for column in target.columns}
     there = table.toDF().alias("t")
     if (there.where(window) if target.history else there).limit(1).count() == 0:
         merge = table.alias("t").merge(_only_scored(rows).alias("s"), _both(on, window, target))

@@ -20,7 +20,7 @@ from daybreak.schema import Column, quoted, wire
 from daybreak.storage import Storage
 
 _COUNTS = ("rows_in", "rows_scored", "rows_dead")
-_PER_TASK = {
+PER_TASK = {
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
@@ -60,7 +60,7 @@ class Staging:
 
     def write(self, rows: DataFrame) -> None:
         """Run the job: one task, one shard, one file. Blocks until the last shard is staged."""
-        rows.write.options(**_PER_TASK).mode("append").parquet(self.storage.at("shards"))
+        rows.write.options(**PER_TASK).mode("append").parquet(self.storage.at("shards"))
 
     def receipts(self) -> list[Receipt]:
         """One receipt a finished shard. Of several attempts that finished one, the first by name counts."""
@@ -114,4 +114,4 @@ def decoded_keys(keys: Sequence[Column]) -> list[Any]:
 
 
 def _receipt(row: Any) -> Receipt:
-    return Receipt(row.shard_id, row.attempt, *(row[name] for name in _COUNTS), facts=json.loads(row.receipt))
+    return Receipt(row.shard_id, row.attempt, row.rows_in, row.rows_scored, row.rows_dead, json.loads(row.receipt))

@@ -63,12 +63,19 @@ def create(
     columns = list(columns)
     builder = DeltaTable.createIfNotExists(spark)
     builder = builder.location(table) if by_path else builder.tableName(table)
-    builder = builder.addColumns(T.StructType.fromDDL(schema.ddl(columns)))
+    builder = builder.addColumns(struct(columns))
     if any(_AWKWARD & set(column.name) for column in columns):
         builder = builder.property("delta.columnMapping.mode", "name")
     if partition:
         builder = builder.partitionedBy(partition)
     retried(builder.execute)
+
+
+def struct(columns: Iterable[Column]) -> T.StructType:
+    """The columns as Spark's own type."""
+    parsed = T.StructType.fromDDL(schema.ddl(columns))
+    assert isinstance(parsed, T.StructType)  # the stubs say DataType
+    return parsed
 
 
 def _first_line(error: Exception) -> str:

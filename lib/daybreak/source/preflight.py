@@ -121,9 +121,7 @@ def _key(schema: T.StructType, name: str, problems: list[str]) -> Column | None:
     return Column(found.name, kind, "names the row")
 
 
-def _pairs(
-    schema: T.StructType, source: Input, spec: ModelSpec, problems: list[str]
-) -> Iterable[tuple[Field, str]]:
+def _pairs(schema: T.StructType, source: Input, spec: ModelSpec, problems: list[str]) -> Iterable[tuple[Field, str]]:
     """Each model input with the column that feeds it; an optional input without one is left out."""
     if spec.by_position:
         yield from _by_position(schema, source, spec, problems)

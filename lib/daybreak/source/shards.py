@@ -58,8 +58,13 @@ def choose(splits: Sequence[Split], wanted: Shards, *, split_bytes: int, selecti
     """
     rows = sum(split.rows for split in splits)
     buckets = max(1, -(-rows // wanted.rows))
-    by_key = lambda reason: Plan("key", buckets, split_bytes, reason)  # noqa: E731
-    by_files = lambda reason: Plan("files", len(splits), split_bytes, reason)  # noqa: E731
+
+    def by_key(reason: str) -> Plan:
+        return Plan("key", buckets, split_bytes, reason)
+
+    def by_files(reason: str) -> Plan:
+        return Plan("files", len(splits), split_bytes, reason)
+
     if wanted.by == "key":
         return by_key("shards.by is key")
     if wanted.by == "files" and not selective:
@@ -85,7 +90,7 @@ def split_bytes(spark: SparkSession) -> int:
 def one_split_a_partition(spark: SparkSession, size: int) -> Iterator[None]:
     """While it lasts, each file split read is a partition of its own: an open cost of a whole partition leaves no
     room in it for a second."""
-    before = {conf: spark.conf.get(conf) for conf in _SPLIT_CONFS}
+    before = {conf: str(spark.conf.get(conf)) for conf in _SPLIT_CONFS}
     for conf in _SPLIT_CONFS:
         spark.conf.set(conf, f"{size}b")
     try:

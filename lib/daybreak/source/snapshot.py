@@ -98,8 +98,9 @@ def _existing_path(spark: SparkSession, table: Input) -> str:
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     folder = spark._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
     if not folder.getFileSystem(hadoop).exists(folder):
-        raise PreflightError(f"there is no table at {path!r}", fix="check input.table; relative paths start at the"
-                             " working directory")
+        raise PreflightError(
+            f"there is no table at {path!r}", fix="check input.table; relative paths start at the working directory"
+        )
     is_delta = DeltaTable.isDeltaTable(spark, path)
     if is_delta != (table.format == "delta"):
         actual = "a Delta table" if is_delta else "no Delta table (it has no _delta_log)"

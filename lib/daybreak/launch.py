@@ -1,0 +1,219 @@
+"""Begin a run or resume one: pin the input and the model, check that they fit, cut the shards, take the lease."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from daybreak import config as configuration
+from daybreak import schema
+from daybreak.config import JobConfig
+from daybreak.errors import ConfigError
+from daybreak.ops import runlog, session
+from daybreak.ops.runlog import Holder, RunLog
+from daybreak.score import model as models
+from daybreak.score.signature import ModelSpec
+from daybreak.sink import publish
+from daybreak.sink.audit import Counts
+from daybreak.sink.staging import Staging
+from daybreak.source import freshness, preflight, selection, shards, snapshot
+from daybreak.source.preflight import Binding
+from daybreak.source.shards import Plan, Shard
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Run:
+    """One run: what it pinned, and how this invocation spends its time."""
+
+    config: JobConfig
+    spark: SparkSession
+    log: RunLog
+    run_id: str
+    window: str
+    started_at: datetime
+    input: snapshot.Pin
+    model: models.ModelPin
+    spec: ModelSpec
+    binding: Binding
+    plan: Plan
+    shards: list[Shard]
+    held: dict[str, Any] = field(default_factory=dict)
+    staged_before: frozenset[str] = frozenset()
+    timing: dict[str, float] = field(default_factory=dict)
+    counts: Counts | None = None
+
+    @property
+    def staging(self) -> Staging:
+        return Staging(self.spark, self.config.state_path(), self.run_id)
+
+    @property
+    def target(self) -> publish.Target:
+        return _target(self.config, self.binding, self.spec)
+
+    @property
+    def to_score(self) -> list[Shard]:
+        return [shard for shard in self.shards if shard.rows > shard.skipped]
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage of the run; the sum over repeats counts."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.timing[name] = round(self.timing.get(name, 0) + time.monotonic() - began, 3)
+
+
+def launch(config: JobConfig, spark: SparkSession | None, *, fresh: bool) -> Run:
+    began, now = time.monotonic(), datetime.now(UTC)
+    own = session.own(spark or session.current(f"daybreak {config.name}"), batch_rows=config.batch.window_rows)
+    logbook = RunLog(own, config.state_path())
+    unfinished = None
+    if logbook.storage.exists("runs", "_delta_log"):
+        logbook.refuse_if_held(config.name, now)
+        unfinished = logbook.unfinished(config.name, config.digest(), since=now - config.resume_within)
+    run = _new(config, own, logbook, now) if fresh or unfinished is None else resume(config, own, logbook, unfinished)
+    run.timing = {"prepare": round(time.monotonic() - began - run.timing.get("plan", 0), 3), **run.timing}
+    return run
+
+
+def _new(config: JobConfig, spark: SparkSession, logbook: RunLog, now: datetime) -> Run:
+    """Pin, check and plan a run, and write its row. Nothing is left behind by a refusal."""
+    pinned = snapshot.pin(spark, config.input)
+    freshness.check(pinned, config.input.freshness, now)
+    model, spec = _resolve(config)
+    rows = preflight.select(snapshot.read(spark, pinned), config.input)
+    binding = preflight.bind(rows.schema, config.input, spec)
+    publish.check(spark, _target(config, binding, spec))
+    preflight.require_unique(rows, binding.keys)
+    logbook.create()
+    window = configuration.render_window(config.window, now)
+    run_id = f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
+    unplanned = Plan("key", 0, shards.split_bytes(spark), "")
+    run = Run(config, spark, logbook, run_id, window, now, pinned, model, spec, binding, unplanned, [])
+    with run.stage("plan"):
+        run.plan, run.shards = _plan(run)
+        run.staging.write_plan(run.shards)
+        logbook.open(_row(run))
+    log.info("run %s: %s", run.run_id, run.plan.reason)
+    return run
+
+
+def resume(config: JobConfig, spark: SparkSession, logbook: RunLog, row: Row) -> Run:
+    """The unfinished run with its own pins, whatever table and alias say by now."""
+    pins = json.loads(row.pins)
+    model = models.ModelPin(**pins["model"])
+    _, spec = models.resolve(model.resolved, tracking_uri=model.tracking_uri, registry_uri=model.registry_uri)
+    pinned = snapshot.Pin.from_dict(pins["input"])
+    binding = preflight.bind(preflight.select(snapshot.read(spark, pinned), config.input).schema, config.input, spec)
+    started = row.started_at.astimezone(UTC)
+    run = Run(
+        *(config, spark, logbook, row.run_id, row.window, started),
+        *(pinned, model, spec, binding, Plan(**pins["plan"]), []),
+        held=pins["held"],
+    )
+    publish.check(spark, run.target)
+    with run.stage("plan"):
+        run.shards = [Shard(**shard) for shard in run.staging.read_plan()]
+        run.staged_before = frozenset(receipt.attempt for receipt in run.staging.receipts())
+        logbook.take_over(run.run_id, config.name)
+    log.info(
+        "run %s of %s is resumed with its pins: input version %s, model version %s; %d of %d shards are staged",
+        *(run.run_id, started.isoformat(), pinned.version, model.version, len(run.staged_before), len(run.to_score)),
+    )
+    return run
+
+
+def _resolve(config: JobConfig) -> tuple[models.ModelPin, ModelSpec]:
+    tracking_uri = config.mlflow.tracking_uri
+    pin, spec = models.resolve(
+        config.model.uri, tracking_uri=tracking_uri, registry_uri=config.mlflow.registry_uri or tracking_uri
+    )
+    unknown = sorted(set(config.model.params) - set(spec.params))
+    if unknown:
+        known = ", ".join(spec.params) or "none"
+        raise ConfigError(f"model.params {unknown} are not in the model's signature; it knows: {known}")
+    return pin, spec
+
+
+def _target(config: JobConfig, binding: Binding, spec: ModelSpec) -> publish.Target:
+    predictions = tuple(schema.Column(one.name, one.ddl, "predicted by the model") for one in spec.outputs)
+    return publish.Target(config.output.table, binding.keys, predictions, config.output.mode == "history")
+
+
+def _plan(run: Run) -> tuple[Plan, list[Shard]]:
+    """Cut the pinned rows into shards, and count each from the input itself."""
+    selective = run.config.select == "changed"
+    if selective:
+        run.held = _held(run)
+    with shards.one_split_a_partition(run.spark, run.plan.split_bytes):
+        rows = marked(run)
+        splits = shards.layout(rows)
+        plan = shards.choose(splits, run.config.shards, split_bytes=run.plan.split_bytes, selective=selective)
+        return plan, shards.cut(rows, plan, run.binding.keys, splits)
+
+
+def _held(run: Run) -> dict[str, Any]:
+    """Which scores still hold: those of this model and configuration, in the output as it is now. Pinned too."""
+    if not run.target.exists(run.spark):
+        return {}
+    same = (F.col("config_digest") == run.config.digest()) & (F.col("model_version") == run.model.version)
+    alike = run.log.runs().where(same & (F.col("model_name") == run.model.name) & F.col("output_version").isNotNull())
+    newest = run.target.delta(run.spark).history(1).select("version").first()
+    runs = sorted(row.run_id for row in alike.select("run_id").collect())
+    return {"version": newest[0] if newest else 0, "runs": runs}
+
+
+def marked(run: Run) -> DataFrame:
+    """The pinned rows with their file split, and whether they need a score."""
+    rows = shards.with_split(snapshot.read(run.spark, run.input))
+    chosen = preflight.select(rows, run.config.input)
+    return selection.mark_scored(chosen, run.binding, _scores_that_hold(run))
+
+
+def _scores_that_hold(run: Run) -> DataFrame | None:
+    if not run.held:
+        return None
+    reader = run.spark.read.format("delta").option("versionAsOf", run.held["version"])
+    by_path = configuration.is_path(run.target.table)
+    table = reader.load(run.target.location) if by_path else reader.table(run.target.table)
+    held = table.where(F.col("run_id").isin(run.held["runs"]))
+    return held.where(F.col(schema.WINDOW.name) == run.window) if run.target.history else held
+
+
+def _row(run: Run) -> dict[str, Any]:
+    """The run's row before scoring."""
+    pins = {"input": run.input.as_dict(), "model": asdict(run.model), "plan": asdict(run.plan), "held": run.held}
+    return {
+        "run_id": run.run_id,
+        "job": run.config.name,
+        "status": runlog.SCORING,
+        "epoch": run.log.next_epoch(run.config.name),
+        "holder": str(Holder.here()),
+        "window": run.window,
+        "config_digest": run.config.digest(),
+        "input_table": run.input.table,
+        "input_version": run.input.version,
+        "model_uri": run.model.uri,
+        "model_name": run.model.name,
+        "model_version": run.model.version,
+        "output_table": run.target.location,
+        "started_at": run.started_at,
+        "shards": len(run.to_score),
+        "rows_in": sum(shard.rows for shard in run.shards),
+        "rows_skipped": sum(shard.skipped for shard in run.shards),
+        "pins": json.dumps(pins),
+        "config": run.config.model_dump_json(),
+    }

@@ -1,0 +1,171 @@
+"""Check the machine and a job before the night: what is there, what is not, and how to mend it."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from daybreak.config import JobConfig
+from daybreak.errors import DaybreakError
+from daybreak.ops import session
+from daybreak.score import model as models
+from daybreak.sink.staging import PER_TASK
+from daybreak.source import snapshot
+from daybreak.storage import Storage
+
+_PACKAGES = ("pyspark", "delta-spark", "mlflow", "torch", "pandas", "pyarrow")
+_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+@dataclass(frozen=True)
+class Finding:
+    ok: bool
+    what: str
+    told: str
+    mend: str = ""
+
+    def __str__(self) -> str:
+        line = f"{'ok ' if self.ok else 'BAD'}  {self.what}: {self.told}"
+        return line if self.ok or not self.mend else f"{line}\n     to mend it: {self.mend}"
+
+
+def examine(job: JobConfig | None) -> list[Finding]:
+    """All findings, good and bad. A check that breaks is a finding too, and does not end the examination."""
+    findings = [_packages()]
+    spark = _session(findings)
+    if spark is not None:
+        checks: list[Callable[[], Iterator[Finding]]] = [
+            lambda: _java(spark),
+            lambda: _memory(spark),
+            lambda: _gpu(spark),
+        ]
+        if job is not None:
+            checks += [lambda: _input(spark, job), lambda: _staging(spark, job)]
+        for check in checks:
+            findings += _guarded(check)
+    if job is not None:
+        findings += _guarded(lambda: _model(job))
+    return findings
+
+
+def _guarded(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    try:
+        return list(check())
+    except DaybreakError as error:
+        return [Finding(False, "job", error.problem, error.fix)]
+    except (Py4JJavaError, OSError, RuntimeError) as error:
+        return [Finding(False, "check", f"{type(error).__name__}: {str(error).splitlines()[0]}")]
+
+
+def _packages() -> Finding:
+    found: dict[str, str] = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            return Finding(False, "packages", f"{name} is not installed", f"pip install {name}, or make venv")
+    return Finding(True, "packages", ", ".join(f"{name} {version}" for name, version in found.items()))
+
+
+def _session(findings: list[Finding]) -> SparkSession | None:
+    """Spark with Delta, or None and a finding that says why not."""
+    try:
+        spark = session.own(session.current("daybreak doctor"), batch_rows=1000)
+    except DaybreakError as error:
+        findings.append(Finding(False, "Delta", error.problem, error.fix))
+        return None
+    except Exception as error:
+        findings.append(Finding(False, "Spark", str(error).splitlines()[0], "start it through ./spark-submit.sh"))
+        return None
+    findings.append(Finding(True, "Spark", f"{spark.version}, master {spark.sparkContext.master}, with Delta Lake"))
+    return spark
+
+
+def _java(spark: SparkSession) -> Iterator[Finding]:
+    version = str(spark._jvm.java.lang.System.getProperty("java.version"))  # type: ignore[union-attr]
+    major = int(version.split(".")[0])
+    yield Finding(major >= 17, "Java", version, "install Java 17 or newer and set JAVA_HOME to it")
+
+
+def _memory(spark: SparkSession) -> Iterator[Finding]:
+    conf = spark.sparkContext.getConf()
+    driver = conf.get("spark.driver.memory", "1g") or "1g"
+    enough = in_bytes(driver) >= 2 * 2**30
+    yield Finding(enough, "driver memory", driver, "set spark.driver.memory to 2g or more in conf/spark/<env>.conf")
+    limit = conf.get("spark.executor.pyspark.memory")
+    yield Finding(
+        limit is None,
+        "worker memory",
+        "not capped by spark.executor.pyspark.memory" if limit is None else f"spark.executor.pyspark.memory is {limit}",
+        "unset it: it limits the address space, which breaks CUDA; size spark.executor.memoryOverhead instead",
+    )
+
+
+def in_bytes(size: str) -> int:
+    """A Spark memory size, such as ``4g``, in bytes. Raises ValueError for anything else."""
+    match = re.fullmatch(r"(\d+)\s*([bkmgt]?)b?", size.strip().lower())
+    if match is None:
+        raise ValueError(f"{size!r} is no memory size; write it as 4g or 512m")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _gpu(spark: SparkSession) -> Iterator[Finding]:
+    conf = spark.sparkContext.getConf()
+    asked = conf.get("spark.executor.resource.gpu.amount")
+    if asked is None:
+        yield Finding(True, "GPU", "none asked for; models run on the CPU")
+        return
+    share = conf.get("spark.task.resource.gpu.amount")
+    yield Finding(
+        share is not None,
+        "GPU",
+        f"{asked} an executor, {share or 'none'} a task",
+        "set spark.task.resource.gpu.amount to 1: one task slot, one worker and one model on each GPU",
+    )
+
+
+def _model(job: JobConfig) -> Iterator[Finding]:
+    uri = job.mlflow.tracking_uri
+    pin, spec = models.resolve(job.model.uri, tracking_uri=uri, registry_uri=job.mlflow.registry_uri or uri)
+    takes = ", ".join(f"{one.name or 'column'} {one.type}" for one in spec.inputs)
+    gives = ", ".join(f"{one.name} {one.type}" for one in spec.outputs)
+    yield Finding(True, "model", f"{pin.resolved} takes {takes} and gives {gives}")
+
+
+def _input(spark: SparkSession, job: JobConfig) -> Iterator[Finding]:
+    pinned = snapshot.pin(spark, job.input)
+    yield Finding(True, "input", f"{pinned.table}, version {pinned.version} of {pinned.committed_at.isoformat()}")
+
+
+def _staging(spark: SparkSession, job: JobConfig) -> Iterator[Finding]:
+    """Write below the state folder as a run does, and see whether a task's file is there before its job ends."""
+    state = job.state_path()
+    storage = Storage(spark, f"{state}/staging/.doctor-{uuid.uuid4().hex[:8]}")
+    try:
+        early = files_before_commit(spark, storage)
+    finally:
+        storage.delete()
+    yield Finding(
+        early,
+        "staging",
+        f"{state} takes files, and a task's file is in place when {'the task' if early else 'only the job'} commits",
+        "a killed run would be scored again from its start; put state: on a local disk, HDFS or s3a://",
+    )
+
+
+def files_before_commit(spark: SparkSession, storage: Storage) -> bool:
+    """Whether the file of a finished task stays when a later task of the same job fails."""
+    second_fails = F.when(F.col("id") == 1, F.raise_error(F.lit("on purpose"))).otherwise(F.col("id"))
+    rows = spark.range(0, 2, 1, 2).select(second_fails.alias("id"))
+    try:
+        rows.write.options(**PER_TASK).mode("append").parquet(storage.at("probe"))
+    except Exception:
+        return bool(storage.files("probe"))
+    return False
