@@ -96,9 +96,9 @@ find_properties() {
   [[ -f $properties ]] || fail "no environment $env: conf/spark/$env.conf is not there; known: $(environments_known)"
   master=$(setting spark.master)
   [[ -n $master ]] || fail "conf/spark/$env.conf names no spark.master" \
-    "add --master URL (the file's first lines say which), or see them for how its settings are used"
+    "add --master URL; the first lines of the file say which, or where else its settings belong"
   [[ $(setting spark.submit.deployMode) != cluster ]] || fail "spark.submit.deployMode=cluster: the driver runs here" \
-    "run this script on a machine or in a pod near the cluster; docs/operations.md has the plain spark-submit line"
+    "run this script on a machine or in a pod near the cluster, in client mode"
 }
 
 environments_known() {
