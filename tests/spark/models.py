@@ -2,23 +2,62 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from pathlib import Path
 
 import mlflow
 from mlflow.types import ColSpec, DataType, Schema
 
 DOUBLE_IN = Schema([ColSpec(DataType.double, "x")])
 DOUBLE_OUT = Schema([ColSpec(DataType.double, "y")])
+TEXT_IN = Schema([ColSpec(DataType.string, "text")])
+LENGTH_OUT = Schema([ColSpec(DataType.long, "length")])
 
 
 class Double(mlflow.pyfunc.PythonModel):
-    """y = 2 x; raises on a batch that holds a poisoned x."""
+    """y = factor * x; raises on a batch that holds a poisoned x."""
 
-    def __init__(self, poison: tuple[float, ...] = ()) -> None:
-        self.poison = poison
+    def __init__(self, poison=(), factor=2.0):
+        self.poison, self.factor = poison, factor
 
-    def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
+    def predict(self, context, model_input, params=None):
         bad = [x for x in model_input["x"] if x in self.poison]
         if bad:
             raise ValueError(f"cannot score {bad[0]}")
+        return (model_input[["x"]] * self.factor).rename(columns={"x": "y"})
+
+
+class Crashing(mlflow.pyfunc.PythonModel):
+    """y = 2 x; takes its whole process down at one x for as long as a file exists."""
+
+    def __init__(self, at, flag):
+        self.at, self.flag = at, flag
+
+    def predict(self, context, model_input, params=None):
+        if self.at in set(model_input["x"]) and Path(self.flag).exists():
+            os._exit(139)
         return (model_input[["x"]] * 2).rename(columns={"x": "y"})
+
+
+class Length(mlflow.pyfunc.PythonModel):
+    """Length of a text."""
+
+    def predict(self, context, model_input, params=None):
+        return model_input["text"].str.len().astype("int64").rename("length").to_frame()
+
+
+class Difference(mlflow.pyfunc.PythonModel):
+    """d = b - a, and s = b + a times a parameter of the signature."""
+
+    def predict(self, context, model_input, params=None):
+        times = (params or {}).get("times", 1)
+        a, b = model_input["a"], model_input["b"]
+        return {"d": (b - a).to_numpy(), "s": ((b + a) * times).to_numpy()}
+
+
+class NeedsAbsentModule(mlflow.pyfunc.PythonModel):
+    def load_context(self, context):
+        import a_module_that_is_nowhere  # noqa: F401
+
+    def predict(self, context, model_input, params=None):
+        return model_input

@@ -1,18 +1,34 @@
-"""The main job in a real session: counts, contents, dead letters, the run log, publishing twice."""
+"""The main job in a real session: counts, contents, dead letters, the run log, resume, publishing twice."""
 
 from __future__ import annotations
 
+import decimal
+import json
 from collections.abc import Callable
+from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
-from models import DOUBLE_IN, DOUBLE_OUT, Double
+import mlflow
+import pytest
+from models import DOUBLE_IN, DOUBLE_OUT, Crashing, Difference, Double, Length
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
-from daybreak import score
+from daybreak import config, run, score
+from daybreak.errors import GateError, LeaseError, ShardError
+from daybreak.ops import runlog
+
+Make = Callable[..., Any]
 
 
 def read(spark: SparkSession, path: str) -> list[Any]:
     return spark.read.format("delta").load(path).collect()
+
+
+def versions(spark: SparkSession, path: str) -> int:
+    return len(spark.sql(f"DESCRIBE HISTORY delta.`{path}`").collect())
 
 
 def numbers(count: int) -> list[tuple[int, float]]:
@@ -20,16 +36,312 @@ def numbers(count: int) -> list[tuple[int, float]]:
 
 
 def test_each_row_is_scored_once_and_five_that_raise_are_dead_letters(
-    spark: SparkSession, table: Callable[..., str], save_model: Callable[..., str], job: Callable[..., Any]
+    spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_path: Path
 ) -> None:
     poison = (7.0, 77.0, 177.0, 777.0, 999.0)
     document = job(table(numbers(1000), "id bigint, x double"), save_model(Double(poison), DOUBLE_IN, DOUBLE_OUT))
     summary = score(document, spark=spark)
-    print(summary)
-    assert (summary.status, summary.rows_in, summary.rows_scored, summary.rows_dead) == ("published", 1000, 995, 5)
-    scores = {row.id: row.y for row in read(spark, summary.output)}
-    assert scores == {i: 2.0 * i for i in range(1000) if float(i) not in poison}
+    counts = (summary.rows_in, summary.rows_scored, summary.rows_dead, summary.rows_skipped)
+    assert (summary.status, counts) == ("published", (1000, 995, 5, 0))
+    assert summary.rows_forward >= 1000
+
+    scores = {row.id: row for row in read(spark, summary.output)}
+    assert {key: row.y for key, row in scores.items()} == {i: 2.0 * i for i in range(1000) if float(i) not in poison}
+    assert {(row.window, row.run_id, row.input_version) for row in scores.values()} == {("w1", summary.run_id, "0")}
+    assert {row.model_version for row in scores.values()} == {summary.model_version}
+
     dead = read(spark, f"{summary.output}_daybreak/dead_letters")
-    assert sorted(row.key for row in dead) == sorted(f'{{"id":{int(x)}}}' for x in poison)
-    assert {(row.phase, row.error_class) for row in dead} == {("forward", "ValueError")}
-    assert {row.message for row in dead} == {f"cannot score {x}" for x in poison}
+    assert {row.key: row.message for row in dead} == {f'{{"id":{int(x)}}}': f"cannot score {x}" for x in poison}
+    assert {(row.phase, row.error_class, row.run_id) for row in dead} == {("forward", "ValueError", summary.run_id)}
+    assert {json.loads(row.input)["x"] for row in dead} == set(poison)
+
+    [logged] = read(spark, f"{summary.output}_daybreak/runs")
+    assert (logged.status, logged.rows_in, logged.rows_scored, logged.rows_dead) == ("published", 1000, 995, 5)
+    assert (logged.output_version, logged.input_version) == (summary.output_version, "0")
+    shards = read(spark, f"{summary.output}_daybreak/shards")
+    assert sum(row.rows_in for row in shards) == 1000
+    assert {"forward", "wall", "rows_forward", "host"} <= set(json.loads(shards[0].receipt))
+
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    tracked = client.get_run(logged.mlflow_run_id)
+    assert tracked.data.tags["daybreak.run_id"] == summary.run_id
+    assert (tracked.data.metrics["rows_dead"], tracked.data.params["input_version"]) == (5, "0")
+    assert [file.path for file in client.list_artifacts(logged.mlflow_run_id)] == ["job.yaml"]
+
+
+@pytest.mark.parametrize("mode", ["history", "latest"])
+def test_a_second_run_publishes_again_and_doubles_nothing(
+    spark: SparkSession, table: Make, save_model: Make, job: Make, mode: str
+) -> None:
+    model = save_model(Double(), DOUBLE_IN, DOUBLE_OUT)
+    document = job(table(numbers(300), "id bigint, x double"), model, output={"mode": mode})
+    first = score(document, spark=spark)
+    table([(0, 1000.0), *numbers(301)[1:]], "id bigint, x double", mode="overwrite")
+    second = score(document, spark=spark)
+    assert second.run_id != first.run_id
+    assert second.output_version > first.output_version
+    scores = read(spark, second.output)
+    assert {row.id: row.y for row in scores} == {0: 2000.0, **{i: 2.0 * i for i in range(1, 301)}}
+    assert len(scores) == 301
+    assert {row.run_id for row in scores} == {second.run_id}
+
+    third = score({**document, "window": "w2"}, spark=spark)
+    expected = 602 if mode == "history" else 301
+    assert spark.read.format("delta").load(third.output).count() == expected
+
+
+def test_publishing_a_run_twice_changes_nothing(spark: SparkSession, table: Make, save_model: Make, job: Make) -> None:
+    document = job(table(numbers(100), "id bigint, x double"), save_model(Double((5.0,)), DOUBLE_IN, DOUBLE_OUT))
+    first = score(document, spark=spark)
+    before = (versions(spark, first.output), sorted(read(spark, first.output)))
+    again = run.republish(first.run_id, config.parse(document), spark=spark)
+    assert (versions(spark, first.output), sorted(read(spark, first.output))) == before
+    assert (again.output_version, again.rows_forward) == (first.output_version, 0)
+    assert len(read(spark, f"{first.output}_daybreak/dead_letters")) == 1
+    assert len(read(spark, f"{first.output}_daybreak/runs")) == 1
+
+
+def test_a_row_that_dies_loses_its_earlier_score(spark: SparkSession, table: Make, save_model: Make, job: Make) -> None:
+    document = job(table(numbers(50), "id bigint, x double"), save_model(Double((5.0,)), DOUBLE_IN, DOUBLE_OUT))
+    healthy = save_model(Double(), DOUBLE_IN, DOUBLE_OUT, name="healthy")
+    score({**document, "model": {"uri": healthy}}, spark=spark)
+    summary = score({**document, "gates": {"max_dead_fraction": 0.1}}, spark=spark)
+    assert sorted(row.id for row in read(spark, summary.output)) == [i for i in range(50) if i != 5]
+
+
+def test_what_did_not_change_is_not_scored_again(spark: SparkSession, table: Make, save_model: Make, job: Make) -> None:
+    model = save_model(Double(), DOUBLE_IN, DOUBLE_OUT)
+    document = job(
+        table(numbers(200), "id bigint, x double"), model, select="changed", output={"mode": "latest"}
+    )
+    score(document, spark=spark)
+    still = score(document, spark=spark)
+    assert (still.status, still.rows_skipped, still.rows_forward) == ("nothing", 200, 0)
+
+    changed = [(i, 7000.0 if i in (3, 150) else float(i)) for i in range(201)]
+    table(changed, "id bigint, x double", mode="overwrite")
+    part = score(document, spark=spark)
+    assert (part.rows_in, part.rows_scored, part.rows_skipped, part.rows_forward) == (201, 3, 198, 3)
+    assert {row.id: row.y for row in read(spark, part.output)} == {i: 2 * x for i, x in changed}
+
+    other = save_model(Double(factor=3.0), DOUBLE_IN, DOUBLE_OUT, name="other")
+    anew = score({**document, "model": {"uri": other}}, spark=spark)
+    assert anew.rows_skipped == 0
+
+
+@pytest.mark.parametrize("by", ["key", "files"])
+def test_resume_scores_what_is_left_with_the_first_pins(
+    spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_path: Path, by: str
+) -> None:
+    flag = tmp_path / "crash"
+    flag.touch()
+    model = save_model(Crashing(777.0, str(flag)), DOUBLE_IN, DOUBLE_OUT)
+    source = table(numbers(1000), "id bigint, x double", files=8)
+    document = job(source, model, shards={"rows": 125, "by": by})
+    with pytest.raises(ShardError, match="same command"):
+        score(document, spark=spark)
+    assert not Path(document["output"]["table"]).exists()
+    [failed] = read(spark, f"{document['output']['table']}_daybreak/runs")
+    assert failed.status == "failed"
+    assert "shard failed" in failed.error
+
+    flag.unlink()
+    table([(5000, 1.0)], "id bigint, x double", mode="append", files=1)  # the table moves on: the run does not
+    summary = score(document, spark=spark)
+    assert summary.run_id == failed.run_id
+    assert summary.input_version == "0"
+    assert summary.shards_resumed >= 1
+    assert 0 < summary.rows_forward < 1000
+    assert {row.id: row.y for row in read(spark, summary.output)} == {i: 2.0 * i for i in range(1000)}
+    assert spark.read.format("delta").load(summary.output).count() == 1000
+
+    fresh = score(document, spark=spark)
+    assert (fresh.run_id != summary.run_id, fresh.rows_in, fresh.input_version) == (True, 1001, "1")
+
+
+def test_another_configuration_and_fresh_start_new_runs(
+    spark: SparkSession, table: Make, save_model: Make, job: Make
+) -> None:
+    document = job(table(numbers(100), "id bigint, x double"), save_model(Double((5.0,)), DOUBLE_IN, DOUBLE_OUT))
+    document["gates"] = {"max_dead_fraction": 0.0}
+    with pytest.raises(GateError, match=r"1 of 100 rows are dead letters \(1\.00%\)"):
+        score(document, spark=spark)
+    assert not Path(document["output"]["table"]).exists()
+    other = score({**document, "shards": {"rows": 60}, "gates": {}}, spark=spark)
+    assert other.rows_forward >= 100
+
+    with pytest.raises(GateError):
+        score(document, spark=spark)
+    lenient = score({**document, "gates": {"max_dead_fraction": 0.5}}, spark=spark)
+    assert (lenient.status, lenient.rows_forward, lenient.shards_resumed) == ("published", 0, lenient.shards)
+
+    with pytest.raises(GateError):
+        score(document, spark=spark)
+    fresh = score({**document, "gates": {}}, spark=spark, fresh=True)
+    assert fresh.rows_forward >= 100
+
+
+def test_a_table_of_no_rows_is_refused_unless_the_gate_allows_it(
+    spark: SparkSession, table: Make, save_model: Make, job: Make
+) -> None:
+    document = job(table([], "id bigint, x double"), save_model(Double(), DOUBLE_IN, DOUBLE_OUT))
+    with pytest.raises(GateError, match=r"0 rows, and gates\.min_rows is 1"):
+        score(document, spark=spark)
+    summary = score({**document, "gates": {"min_rows": 0}}, spark=spark)
+    assert (summary.status, summary.rows_in) == ("nothing", 0)
+
+
+def test_case_01_a_null_key_is_a_dead_letter_and_its_neighbour_is_exact(
+    spark: SparkSession, table: Make, save_model: Make, job: Make
+) -> None:
+    big = 9223372036854775707
+    rows = [(big, 1.0), (None, 2.0), (big - 1, None)]
+    document = job(table(rows, "id bigint, x double", files=1), save_model(Double(), DOUBLE_IN, DOUBLE_OUT))
+    summary = score({**document, "gates": {"max_dead_fraction": 1.0}}, spark=spark)
+    assert (summary.rows_in, summary.rows_scored, summary.rows_dead) == (3, 2, 1)
+    assert {row.id for row in read(spark, summary.output)} == {big, big - 1}
+    [letter] = read(spark, f"{summary.output}_daybreak/dead_letters")
+    assert (letter.key, letter.phase, letter.error_class) == ('{"id":null}', "key", "NullKey")
+
+
+def test_compound_keys_of_every_kind_and_awkward_names_stay_exact(
+    spark: SparkSession, table: Make, save_model: Make, job: Make
+) -> None:
+    far = datetime(9999, 12, 31, 23, 59, 59, 999999)
+    rows = [
+        (f"k{i}", date(9999, 12, 31), far, decimal.Decimal("12345678901234567.89"), 0.1 + i, i, b"\x00\xff", "ä€")
+        for i in range(20)
+    ]
+    names = ["order", "a day", "at.last", "amount", "ratio", "small-int", "bytes", "te`xt"]
+    types = ["string", "date", "timestamp", "decimal(20,2)", "double", "smallint", "binary", "string"]
+    schema = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in zip(names, types, strict=True))
+    source = spark.createDataFrame(rows, schema)
+    model = save_model(Length(), Schema([ColSpec(DataType.string, "text")]), Schema([ColSpec(DataType.long, "len gth")]))
+    path = table(source, format="parquet")
+    document = job(path, model, input={"key": names[:7], "columns": {"text": "te`xt"}, "format": "parquet"})
+    summary = score(document, spark=spark)
+    published = spark.read.format("delta").load(summary.output)
+    assert [field.dataType.simpleString() for field in published.schema.fields[:7]] == types[:7]
+    keys = [F.col(f"`{name}`") for name in names[:7]]
+    assert published.select(*keys).exceptAll(source.select(*keys)).count() == 0
+    assert published.count() == 20
+    assert {row["len gth"] for row in published.collect()} == {2}
+
+
+def test_inputs_are_taken_by_name_and_params_pass_through(
+    spark: SparkSession, table: Make, save_model: Make, job: Make
+) -> None:
+    source = table([(10, 1, i) for i in range(5)], "b int, a int, id bigint")
+    model = save_model(
+        Difference(),
+        Schema([ColSpec(DataType.long, "a"), ColSpec(DataType.long, "b"), ColSpec(DataType.long, "c", required=False)]),
+        Schema([ColSpec(DataType.long, "d"), ColSpec(DataType.long, "s")]),
+        params=ParamSchema([ParamSpec("times", DataType.long, 1)]),
+    )
+    summary = score(job(source, model, model={"params": {"times": 3}}), spark=spark)
+    assert {(row.d, row.s) for row in read(spark, summary.output)} == {(9, 33)}
+
+
+def test_catalog_tables_by_name(spark: SparkSession, save_model: Make, job: Make, tmp_path: Path) -> None:
+    spark.sql("CREATE DATABASE IF NOT EXISTS nights")
+    spark.createDataFrame(numbers(30), "id bigint, x double").write.format("delta").saveAsTable("nights.people")
+    model = save_model(Double(), DOUBLE_IN, DOUBLE_OUT)
+    document = job("nights.people", model, state=str(tmp_path / "state"), input={"where": "id < 20"})
+    document["output"] = {"table": "nights.scores", "mode": "latest"}
+    try:
+        summary = score(document, spark=spark)
+        assert spark.table("nights.scores").count() == 20
+        assert {path.name for path in (tmp_path / "state").iterdir()} >= {"runs", "shards", "dead_letters", "staging"}
+        score(document, spark=spark)
+        assert spark.table("nights.scores").count() == 20
+        assert summary.output == "nights.scores"
+    finally:
+        spark.sql("DROP DATABASE nights CASCADE")
+
+
+def test_file_splits_and_key_buckets_give_the_same_scores(
+    spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_path: Path
+) -> None:
+    source = table(numbers(400), "id bigint, x double", files=4)
+    model = save_model(Double((8.0,)), DOUBLE_IN, DOUBLE_OUT)
+    contents = []
+    for by in ("files", "key"):
+        document = job(source, model, shards={"by": by, "rows": 100}, output={"table": str(tmp_path / by)})
+        summary = score(document, spark=spark)
+        contents.append({(row.id, row.y, row.input_hash) for row in read(spark, summary.output)})
+        plan = json.loads(read(spark, f"{summary.output}_daybreak/runs")[0].pins)["plan"]
+        assert (plan["by"], summary.shards) == (by, 4)
+    assert contents[0] == contents[1]
+    assert len(contents[0]) == 399
+
+
+def test_a_second_driver_is_refused_while_the_first_may_be_alive(
+    spark: SparkSession, table: Make, save_model: Make, job: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = job(table(numbers(100), "id bigint, x double"), save_model(Double((1.0,)), DOUBLE_IN, DOUBLE_OUT))
+    document["gates"] = {"max_dead_fraction": 0.0}
+    with pytest.raises(GateError):
+        score(document, spark=spark)
+    log = runlog.RunLog(spark, f"{document['output']['table']}_daybreak")
+    [row] = log.newest(1)
+    elsewhere = runlog.Holder("another-host", 1, "2")
+    log.update(row.run_id, status="scoring", holder=str(elsewhere))
+    log.beat(row.run_id)
+    with pytest.raises(LeaseError, match=f"run {row.run_id} of job 'test' is held by process 1 on another-host"):
+        score(document, spark=spark)
+
+    monkeypatch.setattr(runlog, "STALE_AFTER", runlog.timedelta(0))
+    with pytest.raises(GateError):  # a stale holder is taken over
+        score(document, spark=spark)
+    [row] = log.newest(1)
+    assert (row.holder, row.epoch) == (str(runlog.Holder.here()), 2)
+
+
+def test_a_driver_that_lost_its_lease_may_not_publish(
+    spark: SparkSession, table: Make, save_model: Make, job: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = job(table(numbers(100), "id bigint, x double"), save_model(Double(), DOUBLE_IN, DOUBLE_OUT))
+    audited = run._audit
+
+    def taken_over_meanwhile(current: run.Run) -> Any:
+        result = audited(current)
+        current.log.update(current.run_id, holder="another-host:1:2")
+        return result
+
+    monkeypatch.setattr(run, "_audit", taken_over_meanwhile)
+    with pytest.raises(LeaseError):
+        score(document, spark=spark)
+    assert not Path(document["output"]["table"]).exists()
+
+
+def test_staged_rows_that_vanish_are_noticed_before_publishing(
+    spark: SparkSession, table: Make, save_model: Make, job: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = job(table(numbers(400), "id bigint, x double"), save_model(Double(), DOUBLE_IN, DOUBLE_OUT))
+    scored = run._score
+
+    def then_lose_a_file(current: run.Run, **kwargs: Any) -> None:
+        scored(current, **kwargs)
+        victim = current.staging.storage.files("shards")[0]
+        Path(victim.path.removeprefix("file:")).unlink()
+
+    monkeypatch.setattr(run, "_score", then_lose_a_file)
+    with pytest.raises(GateError, match=r"1 shard\(s\) do not reconcile"):
+        score(document, spark=spark)
+    assert not Path(document["output"]["table"]).exists()
+    monkeypatch.undo()
+    assert score(document, spark=spark).rows_scored == 400
+
+
+def test_times_are_utc_whatever_the_session_says(spark: SparkSession, table: Make, save_model: Make, job: Make) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "Pacific/Auckland")
+    try:
+        document = job(table(numbers(10), "id bigint, x double"), save_model(Double(), DOUBLE_IN, DOUBLE_OUT))
+        before = datetime.now(UTC)
+        summary = score({**document, "window": "{date}"}, spark=spark)
+        assert spark.conf.get("spark.sql.session.timeZone") == "Pacific/Auckland"
+        assert summary.window == f"{before:%Y-%m-%d}"
+        [at] = {row[0] for row in spark.read.format("delta").load(summary.output).selectExpr("unix_seconds(scored_at)").collect()}
+        assert before.timestamp() - 1 <= at <= datetime.now(UTC).timestamp()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
