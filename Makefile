@@ -33,8 +33,8 @@ demo: venv ## embeds 3,000 real documents with MiniLM and answers a search from 
 
 demo-churn: venv ## scores 7,043 real customers, twice, and shows that nothing doubles
 	./spark-submit.sh --env local jobs/prepare_demo.py churn
-	./spark-submit.sh --env local jobs/score.py --config conf/jobs/demo-churn.yaml
-	./spark-submit.sh --env local jobs/score.py --config conf/jobs/demo-churn.yaml
+	./spark-submit.sh --env local jobs/score.py --config conf/jobs/churn.yaml
+	./spark-submit.sh --env local jobs/score.py --config conf/jobs/churn.yaml
 
 test: venv ## every test but the benchmarks; the last line is pytest's
 	@$(PY) -m pytest $(TESTS)
