@@ -13,7 +13,7 @@ __all__ = ["Budget", "Padding", "padding", "plan_batches"]
 
 Array = np.ndarray[Any, Any]
 
-_WASTE = 1 / 64  # of the budget: padding in one batch, above which a batch of its own costs less
+_WASTE = 1 / 48  # of the budget: padding in one batch, above which a batch of its own costs less
 _RECOVERY = 8  # batches at the limit before it is raised again
 
 

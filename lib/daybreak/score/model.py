@@ -430,6 +430,7 @@ class StagedModel(Protocol):
     """What the pipeline runs; see the staged model protocol in the design.
 
     Rows come with the signature's columns and dtypes, none of them null where the signature requires a value.
+    They are the model's own: it may change them.
     """
 
     def size(self, rows: pd.DataFrame) -> Array:
@@ -467,7 +468,7 @@ class PredictModel:
 
     def preprocess(self, rows: pd.DataFrame) -> Any:
         if not self._spec.tensor_inputs:
-            return rows.copy()
+            return rows
         if self._spec.by_position:
             return _matrix(rows, self._spec)
         return {f.name: _stack(rows[f.name], f.shape or (), f.dtype) for f in self._spec.inputs}

@@ -36,9 +36,9 @@ def test_1_integers_beside_a_null_stay_exact_to_the_last_digit(dtype: Any) -> No
 
 
 def test_1_a_float_too_large_to_be_exact_is_no_integer() -> None:
-    admitted = gate("long", pd.Series([float(BIG), 3.0, np.nan]))
+    admitted = gate("long", pd.Series([float(BIG), 3.0, np.nan, 2.0**53]))
     assert admitted.frame["x"].tolist() == [3]
-    assert reasons(admitted) == {0: "InvalidInput", 2: "NullInput"}
+    assert reasons(admitted) == {0: "InvalidInput", 2: "NullInput", 3: "InvalidInput"}
 
 
 @pytest.mark.parametrize(

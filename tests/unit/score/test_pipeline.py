@@ -152,6 +152,20 @@ def test_14_one_text_that_exhausts_the_device_fails_alone_and_the_budget_recover
     assert model.batches[-1][0] >= 31  # the next batch is whole again
 
 
+def test_14_a_row_that_always_exhausts_memory_does_not_make_all_later_batches_small() -> None:
+    class Poisoned(Lengths):
+        def forward(self, batch: list[str]) -> list[str]:
+            if "!oom" in batch:
+                raise MemoryError("!oom")
+            return super().forward(batch)
+
+    model = Poisoned()
+    texts: list[str | None] = ["!oom", *["good"] * 127]
+    results = list(Pipeline(model, SPEC, tokens=512).run(windows(texts, 64)))
+    assert [len(result.predictions) for result in results] == [63, 64]
+    assert model.batches[-1][0] == 64
+
+
 def test_14_the_budget_stays_under_the_cost_that_failed() -> None:
     model = Lengths(memory=1_000)
     texts: list[str | None] = ["x" * 10] * 4_000
@@ -200,11 +214,19 @@ def test_what_no_row_is_to_blame_for_is_raised(error: BaseException, stage: str)
 
 
 def test_an_error_of_the_source_is_raised_after_the_windows_before_it() -> None:
+    ended = threading.Event()
+
+    class Late(Lengths):
+        def forward(self, batch: list[str]) -> list[str]:
+            ended.wait(0.3)  # so that the error is known before the windows are through
+            return super().forward(batch)
+
     def source() -> Iterator[pd.DataFrame]:
         yield from windows(["a", "b"], 1)
+        ended.set()
         raise OSError("the socket closed")
 
-    run = Pipeline(Lengths(), SPEC).run(source())
+    run = Pipeline(Late(), SPEC).run(source())
     assert [len(next(run).predictions) for _ in range(2)] == [1, 1]
     with pytest.raises(OSError, match="the socket closed"):
         next(run)
