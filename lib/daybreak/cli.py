@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from daybreak import config as configuration
 from daybreak.errors import DaybreakError
@@ -86,7 +87,11 @@ def _runs(options: argparse.Namespace) -> int:
     if not log.storage.exists("runs", "_delta_log"):
         print(f"no runs yet in {log.at('runs')}")
         return 0
-    print(report.runs_table(log.newest(options.last)))
+    rows, now = log.newest(options.last), datetime.now(UTC)
+    dead = {row.run_id for row in rows if row.status == runlog.SCORING and not log.held(row, now)}
+    print(report.runs_table(rows, dead=dead))
+    if dead:
+        print("\ndead: its driver was killed; the same daybreak score command resumes it, --fresh starts anew")
     return 0
 
 

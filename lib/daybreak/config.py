@@ -218,9 +218,9 @@ def parse(document: dict[str, Any], *, origin: str = "the job configuration") ->
     try:
         return JobConfig.model_validate(document)
     except ValidationError as error:
-        lines = [f"{origin} has {error.error_count()} mistake(s):"]
-        lines += [f"  - {_explain(detail)}" for detail in error.errors()]
-        raise ConfigError("\n".join(lines)) from None
+        told = _explained(error)
+        lines = "\n".join(f"  - {line}" for line in told)
+        raise ConfigError(f"{origin} has {len(told)} mistake(s):\n{lines}") from None
 
 
 def _apply(document: dict[str, Any], override: str) -> None:
@@ -240,16 +240,31 @@ def _apply(document: dict[str, Any], override: str) -> None:
     document[keys[-1]] = value
 
 
-def _explain(detail: Any) -> str:
-    path = [str(part) for part in detail["loc"]]
-    where = ".".join(path) or "the whole"
+def _explained(error: ValidationError) -> list[str]:
+    """A line a key. What several kinds of value may stand for a key is one mistake, and told as one."""
+    lines: dict[str, list[str]] = {}
+    for detail in error.errors():
+        path = _key_path([str(part) for part in detail["loc"]], detail["type"])
+        lines.setdefault(".".join(path), []).append(_explain(path, detail))
+    return [f"{key}: {' or '.join(texts)}" if key else " or ".join(texts) for key, texts in lines.items()]
+
+
+def _key_path(location: list[str], kind: str) -> list[str]:
+    """The part of a mistake's location that is keys of the job file, without pydantic's names of alternatives."""
+    depth = 0
+    while depth < len(location) and location[depth] in _known_keys(location[:depth]):
+        depth += 1
+    return location[: depth + 1] if kind == "extra_forbidden" else location[:depth]
+
+
+def _explain(path: list[str], detail: Any) -> str:
     if detail["type"] == "extra_forbidden":
-        return f"unknown key {where!r}; known here: {', '.join(_known_keys(path[:-1]))}"
+        return f"unknown key; known here: {', '.join(_known_keys(path[:-1]))}"
     if detail["type"] == "missing":
-        return f"missing key {where!r}"
-    message = detail["msg"].removeprefix("Value error, ")
+        return "missing"
+    message = str(detail["msg"]).removeprefix("Value error, ")
     shown = repr(detail["input"])
-    return f"{where}: {message}" + (f" (it is {shown})" if len(shown) < 200 and path else "")
+    return message + (f" (it is {shown})" if len(shown) < 200 and path else "")
 
 
 def _known_keys(path: list[str]) -> list[str]:

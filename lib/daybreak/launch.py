@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -77,23 +78,37 @@ class Run:
 
 
 def launch(config: JobConfig, spark: SparkSession | None, *, fresh: bool) -> Run:
+    """Resume the job's unfinished run, or pin and plan a new one. Raises DaybreakError when something does not fit."""
     began, now = time.monotonic(), datetime.now(UTC)
-    own = session.own(spark or session.current(f"daybreak {config.name}"), batch_rows=config.batch.window_rows)
-    logbook = RunLog(own, config.state_path())
-    unfinished = None
-    if logbook.storage.exists("runs", "_delta_log"):
-        logbook.refuse_if_held(config.name, now)
-        unfinished = logbook.unfinished(config.name, config.digest(), since=now - config.resume_within)
-    run = _new(config, own, logbook, now) if fresh or unfinished is None else resume(config, own, logbook, unfinished)
+    with ThreadPoolExecutor(1) as pool:
+        resolving = pool.submit(_resolve, config)  # imports MLflow while the JVM starts
+        own = session.own(spark or session.current(f"daybreak {config.name}"), batch_rows=config.batch.window_rows)
+        logbook = RunLog(own, config.state_path())
+        runs = logbook.of_job(config.name)
+        logbook.refuse_if_held(runs, now)
+        unfinished = runlog.unfinished(runs, config.digest(), since=now - config.resume_within)
+        epoch = runlog.next_epoch(runs)
+        if unfinished is not None and not fresh:
+            run = resume(config, own, logbook, unfinished, epoch=epoch)
+        else:
+            run = _new(config, own, logbook, now, resolving=resolving, epoch=epoch)
     run.timing = {"prepare": round(time.monotonic() - began - run.timing.get("plan", 0), 3), **run.timing}
     return run
 
 
-def _new(config: JobConfig, spark: SparkSession, logbook: RunLog, now: datetime) -> Run:
+def _new(
+    config: JobConfig,
+    spark: SparkSession,
+    logbook: RunLog,
+    now: datetime,
+    *,
+    resolving: Future[tuple[models.ModelPin, ModelSpec]],
+    epoch: int,
+) -> Run:
     """Pin, check and plan a run, and write its row. Nothing is left behind by a refusal."""
     pinned = snapshot.pin(spark, config.input)
     freshness.check(pinned, config.input.freshness, now)
-    model, spec = _resolve(config)
+    model, spec = resolving.result()
     rows = preflight.select(snapshot.read(spark, pinned), config.input)
     binding = preflight.bind(rows.schema, config.input, spec)
     publish.check(spark, _target(config, binding, spec))
@@ -106,12 +121,12 @@ def _new(config: JobConfig, spark: SparkSession, logbook: RunLog, now: datetime)
     with run.stage("plan"):
         run.plan, run.shards = _plan(run)
         run.staging.write_plan(run.shards)
-        logbook.open(_row(run))
+        logbook.open({**_row(run), "epoch": epoch})
     log.info("run %s: %s", run.run_id, run.plan.reason)
     return run
 
 
-def resume(config: JobConfig, spark: SparkSession, logbook: RunLog, row: Row) -> Run:
+def resume(config: JobConfig, spark: SparkSession, logbook: RunLog, row: Row, *, epoch: int) -> Run:
     """The unfinished run with its own pins, whatever table and alias say by now."""
     pins = json.loads(row.pins)
     model = models.ModelPin(**pins["model"])
@@ -128,7 +143,7 @@ def resume(config: JobConfig, spark: SparkSession, logbook: RunLog, row: Row) ->
     with run.stage("plan"):
         run.shards = [Shard(**shard) for shard in run.staging.read_plan()]
         run.staged_before = frozenset(receipt.attempt for receipt in run.staging.receipts())
-        logbook.take_over(run.run_id, config.name)
+        logbook.take_over(run.run_id, config.name, epoch=epoch)
     log.info(
         "run %s of %s is resumed with its pins: input version %s, model version %s; %d of %d shards are staged",
         *(run.run_id, started.isoformat(), pinned.version, model.version, len(run.staged_before), len(run.to_score)),
@@ -200,7 +215,6 @@ def _row(run: Run) -> dict[str, Any]:
         "run_id": run.run_id,
         "job": run.config.name,
         "status": runlog.SCORING,
-        "epoch": run.log.next_epoch(run.config.name),
         "holder": str(Holder.here()),
         "window": run.window,
         "config_digest": run.config.digest(),

@@ -40,7 +40,7 @@ def spark() -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
         "spark.local.dir": f"{scratch}/local",
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={scratch}",
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Dderby.system.home={scratch}",
     }
     for key, value in small.items():
         builder = builder.config(key, value)

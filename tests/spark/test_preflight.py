@@ -9,8 +9,8 @@ from typing import Any
 
 import mlflow
 import pytest
-from models import DOUBLE_IN, DOUBLE_OUT, Double, NeedsAbsentModule
 from mlflow.types import ColSpec, DataType, Schema
+from models import DOUBLE_IN, DOUBLE_OUT, Double, NeedsAbsentModule
 from pyspark.sql import SparkSession
 
 from daybreak import score
@@ -94,11 +94,17 @@ def test_case_27_an_output_of_other_types_is_refused(
     spark.sql(f"CREATE TABLE delta.`{tmp_path}/scores` (id string, window string, y string) USING delta")
     with pytest.raises(PreflightError) as refusal:
         score(job(people, double), spark=spark)
-    for told in ("'id' is string, and the run has bigint", "'y' is string, and the run has double", "partitioned by []"):
+    for told in (
+        "'id' is string, and the run has bigint",
+        "'y' is string, and the run has double",
+        "partitioned by []",
+    ):
         assert told in str(refusal.value)
 
 
-def test_a_prediction_named_like_the_key_is_refused(spark: SparkSession, people: str, save_model: Make, job: Make) -> None:
+def test_a_prediction_named_like_the_key_is_refused(
+    spark: SparkSession, people: str, save_model: Make, job: Make
+) -> None:
     model = save_model(Double(), DOUBLE_IN, Schema([ColSpec(DataType.double, "ID")]))
     with pytest.raises(PreflightError, match="two columns named 'ID'"):
         score(job(people, model), spark=spark)

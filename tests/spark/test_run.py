@@ -11,8 +11,8 @@ from typing import Any
 
 import mlflow
 import pytest
-from models import DOUBLE_IN, DOUBLE_OUT, Crashing, Difference, Double, Length
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
+from models import DOUBLE_IN, DOUBLE_OUT, Crashing, Difference, Double, Length
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -111,9 +111,7 @@ def test_a_row_that_dies_loses_its_earlier_score(spark: SparkSession, table: Mak
 
 def test_what_did_not_change_is_not_scored_again(spark: SparkSession, table: Make, save_model: Make, job: Make) -> None:
     model = save_model(Double(), DOUBLE_IN, DOUBLE_OUT)
-    document = job(
-        table(numbers(200), "id bigint, x double"), model, select="changed", output={"mode": "latest"}
-    )
+    document = job(table(numbers(200), "id bigint, x double"), model, select="changed", output={"mode": "latest"})
     score(document, spark=spark)
     still = score(document, spark=spark)
     assert (still.status, still.rows_skipped, still.rows_forward) == ("nothing", 200, 0)
@@ -216,7 +214,9 @@ def test_compound_keys_of_every_kind_and_awkward_names_stay_exact(
     types = ["string", "date", "timestamp", "decimal(20,2)", "double", "smallint", "binary", "string"]
     schema = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in zip(names, types, strict=True))
     source = spark.createDataFrame(rows, schema)
-    model = save_model(Length(), Schema([ColSpec(DataType.string, "text")]), Schema([ColSpec(DataType.long, "len gth")]))
+    model = save_model(
+        Length(), Schema([ColSpec(DataType.string, "text")]), Schema([ColSpec(DataType.long, "len gth")])
+    )
     path = table(source, format="parquet")
     document = job(path, model, input={"key": names[:7], "columns": {"text": "te`xt"}, "format": "parquet"})
     summary = score(document, spark=spark)
@@ -341,7 +341,10 @@ def test_times_are_utc_whatever_the_session_says(spark: SparkSession, table: Mak
         summary = score({**document, "window": "{date}"}, spark=spark)
         assert spark.conf.get("spark.sql.session.timeZone") == "Pacific/Auckland"
         assert summary.window == f"{before:%Y-%m-%d}"
-        [at] = {row[0] for row in spark.read.format("delta").load(summary.output).selectExpr("unix_seconds(scored_at)").collect()}
+        [at] = {
+            row[0]
+            for row in spark.read.format("delta").load(summary.output).selectExpr("unix_seconds(scored_at)").collect()
+        }
         assert before.timestamp() - 1 <= at <= datetime.now(UTC).timestamp()
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -70,9 +70,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     """The caller's environment without what a session has left in it; a scratch folder of its own."""
     scratch = tmp_path / "scratch folder"
     scratch.mkdir()
-    inherited = {
-        key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))
-    }
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
     return {**inherited, "PYSPARK_PYTHON": sys.executable, "TMPDIR": str(scratch)}
 
 
@@ -113,9 +111,7 @@ def until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
-def test_the_end_of_the_driver_ends_all_of_it(
-    clone: Path, env: dict[str, str], tmp_path: Path, how: int
-) -> None:
+def test_the_end_of_the_driver_ends_all_of_it(clone: Path, env: dict[str, str], tmp_path: Path, how: int) -> None:
     with (tmp_path / "stderr").open("w") as stderr:
         driver = subprocess.Popen(
             [clone / "spark-submit.sh", "jobs/endless_job.py"], cwd=tmp_path, env=env, stderr=stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -77,12 +77,12 @@ def _stages(timing: dict[str, float]) -> str:
 STAGES = ("prepare", "plan", "score", "audit", "publish")
 
 
-def runs_table(rows: Iterable[Any]) -> str:
-    """The run log as aligned text, newest first."""
+def runs_table(rows: Iterable[Any], *, dead: Collection[str] = ()) -> str:
+    """The run log as aligned text. ``dead`` names the runs whose driver was killed: they wait to be resumed."""
     head = ("run", "job", "status", "window", "rows in", "scored", "dead", "skipped", "model", "started (UTC)")
     body = [
         (
-            *(row.run_id, row.job, row.status, row.window),
+            *(row.run_id, row.job, "dead" if row.run_id in dead else row.status, row.window),
             *("" if n is None else f"{n:,}" for n in (row.rows_in, row.rows_scored, row.rows_dead, row.rows_skipped)),
             f"{row.model_name} {row.model_version}",
             f"{row.started_at:%Y-%m-%d %H:%M:%S}",

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -80,6 +80,24 @@ def is_alive(holder: Holder, beat: datetime | None, *, here: Holder, now: dateti
     return beat is not None and now - beat < STALE_AFTER
 
 
+def next_epoch(runs: Iterable[Row]) -> int:
+    """The epoch of a job's next holder."""
+    return max((row.epoch for row in runs), default=0) + 1
+
+
+def unfinished(runs: Sequence[Row], digest: str, *, since: datetime) -> Row | None:
+    """The newest of a job's runs, if it is unfinished, of this configuration, and started after ``since``."""
+    newest = runs[0] if runs else None
+    if newest is None or newest.status not in UNFINISHED or newest.config_digest != digest:
+        return None
+    started = newest.started_at.astimezone(UTC)
+    if started < since:
+        told = "run %s of job %s is unfinished since %s, which is longer than resume_within: a new run starts"
+        log.warning(told, newest.run_id, newest.job, started.isoformat())
+        return None
+    return newest
+
+
 class RunLog:
     """The tables ``runs`` and ``shards`` below a state folder."""
 
@@ -112,37 +130,32 @@ class RunLog:
     def newest(self, count: int) -> list[Row]:
         return self.runs().orderBy(F.desc("started_at")).limit(count).collect()
 
-    def unfinished(self, job: str, digest: str, *, since: datetime) -> Row | None:
-        """The newest run of the job if it is unfinished, of this configuration, and started after ``since``."""
-        newest = self.runs().where(F.col("job") == job).orderBy(F.desc("started_at")).first()
-        if newest is None or newest.status not in UNFINISHED or newest.config_digest != digest:
-            return None
-        if newest.started_at.astimezone(UTC) < since:
-            log.warning(
-                "run %s of job %s is unfinished since %s and older than resume_within: left alone",
-                *(newest.run_id, job, newest.started_at.astimezone(UTC).isoformat()),
-            )
-            return None
-        return newest
+    def of_job(self, job: str) -> list[Row]:
+        """The job's runs, newest first; none where there is no run log yet."""
+        if not self.storage.exists("runs", "_delta_log"):
+            return []
+        return self.runs().where(F.col("job") == job).orderBy(F.desc("started_at")).collect()
 
     # -- the lease
 
-    def refuse_if_held(self, job: str, now: datetime) -> None:
-        """Raises LeaseError when a driver that may be alive holds a run of the job."""
-        for row in self.runs().where((F.col("job") == job) & (F.col("status") == SCORING)).collect():
-            holder = Holder.parse(row.holder)
-            beat = self.last_beat(row.run_id)
-            if is_alive(holder, beat, here=Holder.here(), now=now, start=process_start(holder.pid)):
+    def held(self, row: Row, now: datetime) -> bool:
+        """Whether a driver that may be alive holds a run."""
+        if row.status != SCORING:
+            return False
+        holder, beat = Holder.parse(row.holder), self.last_beat(row.run_id)
+        return is_alive(holder, beat, here=Holder.here(), now=now, start=process_start(holder.pid))
+
+    def refuse_if_held(self, runs: Iterable[Row], now: datetime) -> None:
+        """Raises LeaseError when a driver that may be alive holds one of a job's runs."""
+        for row in runs:
+            if self.held(row, now):
+                holder = Holder.parse(row.holder)
                 raise LeaseError(
-                    f"run {row.run_id} of job {job!r} is held by process {holder.pid} on {holder.host}, since"
-                    f" {row.started_at.astimezone(UTC).isoformat()}; its last heartbeat: {beat or 'none yet'}",
+                    f"run {row.run_id} of job {row.job!r} is held by process {holder.pid} on {holder.host}, since"
+                    f" {row.started_at.astimezone(UTC).isoformat()}; its last heartbeat: {self.last_beat(row.run_id)}",
                     fix="wait for it, or end that process; a dead driver's run is taken over once its heartbeat is"
                     f" {STALE_AFTER.seconds} s old",
                 )
-
-    def next_epoch(self, job: str) -> int:
-        row = self.runs().where(F.col("job") == job).agg(F.max("epoch")).first()
-        return int(row[0] or 0) + 1 if row else 1
 
     def open(self, run: Mapping[str, Any]) -> None:
         """Write a new run's row, which takes the lease. Raises LeaseError when another driver was faster."""
@@ -152,9 +165,9 @@ class RunLog:
         tables.append_once(row, self.at("runs"), app=_lease(run["job"]), version=run["epoch"])
         self._held(run["run_id"], run["holder"])
 
-    def take_over(self, run_id: str, job: str) -> None:
+    def take_over(self, run_id: str, job: str, *, epoch: int) -> None:
         """Make this driver the holder of a run whose holder is dead. Raises LeaseError as :meth:`open`."""
-        here, epoch = str(Holder.here()), self.next_epoch(job)
+        here = str(Holder.here())
         self.beat(run_id)
         with tables.transaction(self.spark, app=_lease(job), version=epoch, note=f"lease of {run_id}"):
             self.update(run_id, status=SCORING, holder=here, epoch=epoch, error=None, ended_at=None)

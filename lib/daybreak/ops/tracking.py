@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -51,7 +52,11 @@ def _log_run(config: JobConfig, run_id: str, params: Mapping[str, Any], metrics:
     client = MlflowClient(tracking_uri=config.mlflow.tracking_uri, registry_uri=config.mlflow.registry_uri)
     name = config.mlflow.experiment or f"daybreak/{config.name}"
     experiment = client.get_experiment_by_name(name)
-    experiment_id = experiment.experiment_id if experiment else client.create_experiment(name)
+    experiment_id = (
+        experiment.experiment_id
+        if experiment
+        else client.create_experiment(name, artifact_location=_beside(config.mlflow.tracking_uri))
+    )
     found = client.search_runs([experiment_id], f"tags.`{_TAG}` = '{run_id}'", max_results=1)
     run = found[0] if found else client.create_run(experiment_id, run_name=run_id, tags={_TAG: run_id})
     mlflow_run_id = str(run.info.run_id)
@@ -62,3 +67,11 @@ def _log_run(config: JobConfig, run_id: str, params: Mapping[str, Any], metrics:
     client.log_text(mlflow_run_id, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), "job.yaml")
     client.set_terminated(mlflow_run_id)
     return mlflow_run_id
+
+
+def _beside(tracking_uri: str | None) -> str | None:
+    """Where an SQLite registry's artifacts go: into its own folder, since MLflow's default is the working directory."""
+    prefix = "sqlite:///"
+    if not tracking_uri or not tracking_uri.startswith(prefix):
+        return None
+    return str(Path(tracking_uri.removeprefix(prefix)).absolute().parent / "mlartifacts")

@@ -180,8 +180,6 @@ def version_of(spark: SparkSession, target: Target, run_id: str) -> int:
 
     A MERGE that has nothing to change may make no commit of its own; then it is the newest version.
     """
-    history = target.delta(spark).history().select("version", "userMetadata")
-    noted = history.where(F.col("userMetadata") == _app(run_id)).agg(F.min("version")).first()
-    newest = history.agg(F.max("version")).first()
-    found = noted[0] if noted and noted[0] is not None else newest[0] if newest else 0
-    return int(found)
+    commits = target.delta(spark).history().select("version", "userMetadata").collect()
+    noted = [commit.version for commit in commits if commit.userMetadata == _app(run_id)]
+    return int(min(noted, default=max(commit.version for commit in commits)))

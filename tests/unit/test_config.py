@@ -1,0 +1,151 @@
+"""The job file: every mistake is told, with the key, the value and what is allowed."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from daybreak import config
+from daybreak.errors import ConfigError
+
+REPO = Path(__file__).parents[2]
+
+
+def document(**over: Any) -> dict[str, Any]:
+    return {
+        "name": "nightly",
+        "input": {"table": "/data/docs", "key": ["id"]},
+        "model": {"uri": "models:/m@champion"},
+        "output": {"table": "/data/scores"},
+        **over,
+    }
+
+
+MISTAKES = [
+    (document(shard={}), r"shard: unknown key; known here: name, input, window, model, batch, shards"),
+    (document(shards={"row": 5}), r"shards.row: unknown key; known here: by, rows"),
+    (
+        document(input={"table": "/d", "key": "id", "freshness": {"max_age": "1h", "age": 1}}),
+        r"freshness.age: unknown key; known here: max_age",
+    ),
+    (document(shards={"rows": 0}), r"shards.rows: .*greater than or equal to 1 \(it is 0\)"),
+    (document(shards={"by": "file"}), r"shards.by: .*'auto', 'files' or 'key' \(it is 'file'\)"),
+    (document(batch={"tokens": "many"}), r"batch.tokens: .*'auto' \(it is 'many'\) or .*valid integer"),
+    (document(name="a job"), r"name: .*\(it is 'a job'\)"),
+    (document(input={"table": "/d", "key": []}), r"input.key"),
+    (document(input={"table": "/d", "key": ["id", "ID"]}), r"a key names each column once"),
+    (document(input={"key": "id"}), r"input.table: missing"),
+    (document(window="{day}"), r"placeholder that is not one of \{date\}, \{datetime\}, \{hour\}, \{month\}"),
+    (document(window="{date"), r"placeholder"),
+    (
+        document(resume_within="3"),
+        r"resume_within: a duration is a number and a unit: 90s, 15m, 26h or 2d \(it is '3'\)",
+    ),
+    (document(output={"table": "lake.scores"}), r"'lake.scores' is a catalog name, so say where .* state:"),
+    (document(gates={"max_dead_fraction": 1.5}), r"gates.max_dead_fraction"),
+    (document(model={"uri": "m", "precision": "fp8"}), r"model.precision: .*'fp32'"),
+]
+
+
+@pytest.mark.parametrize(("mistaken", "message"), MISTAKES, ids=[message[:30] for _, message in MISTAKES])
+def test_a_mistake_is_told(mistaken: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as told:
+        config.parse(mistaken, origin="job.yaml")
+    assert str(told.value).startswith("job.yaml has 1 mistake(s)")
+    assert told.value.exit_code == 2
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"3 mistake\(s\)"):
+        config.parse(document(shards={"rows": -1, "by": "x"}, nonsense=1))
+
+
+def test_a_mistake_in_a_list_or_mapping_is_one_mistake() -> None:
+    with pytest.raises(ConfigError, match=r"1 mistake\(s\):\n  - input.columns: .* or "):
+        config.parse(document(input={"table": "/d", "key": "id", "columns": 3}))
+
+
+def test_overrides_are_yaml_and_reach_down(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(document()))
+    overrides = ["shards.rows=10", "input.where=a = 'b'", "gates.min_rows=0", "input.freshness.max_age=36h"]
+    job = config.load(file, [*overrides, "input.key=[a, b]", "redact=true"])
+    assert (job.shards.rows, job.input.where, job.gates.min_rows, job.redact) == (10, "a = 'b'", 0, True)
+    assert job.input.freshness is not None
+    assert job.input.freshness.max_age == timedelta(hours=36)
+    assert job.input.key == ["a", "b"]
+
+
+@pytest.mark.parametrize("override", ["shards.rows", "=3", "shards..rows=3", "name.first=x"])
+def test_an_override_that_is_none_is_told(tmp_path: Path, override: str) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(document()))
+    with pytest.raises(ConfigError, match="--set"):
+        config.load(file, [override])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot read the job file .*: No such file"),
+        ("a: [", "is not YAML"),
+        ("- a", "it is a list"),
+        ("", "NoneType"),
+    ],
+)
+def test_a_file_that_is_no_job_is_told(tmp_path: Path, text: str | None, message: str) -> None:
+    file = tmp_path / "job.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        config.load(file)
+
+
+def test_the_digest_is_of_what_decides_the_scores() -> None:
+    digest = config.parse(document()).digest()
+    same = [{"gates": {"min_rows": 5}}, {"resume_within": "2h"}, {"mlflow": {"experiment": "x"}}, {"state": "/s"}]
+    same.append({"input": {"table": "/data/docs", "key": "id", "freshness": {"max_age": "2h"}}})
+    assert {config.parse(document(**over)).digest() for over in same} == {digest}
+    other: list[dict[str, Any]] = [
+        {"input": {"table": "/data/docs", "key": "id", "where": "a"}},
+        {"model": {"uri": "models:/m@other"}},
+        {"window": "w"},
+        {"shards": {"rows": 7}},
+        {"select": "changed"},
+        {"output": {"table": "/data/other"}},
+    ]
+    digests = [config.parse(document(**over)).digest() for over in other]
+    assert len({digest, *digests}) == 1 + len(other)
+
+
+def test_a_job_survives_its_own_json() -> None:
+    job = config.parse(document(resume_within="90m", input={"table": "/d", "key": "k", "freshness": {"max_age": "2d"}}))
+    assert config.parse(json.loads(job.model_dump_json())) == job
+
+
+def test_windows_are_rendered_from_the_start_in_utc() -> None:
+    at = datetime(2026, 11, 30, 23, 5, 6, tzinfo=UTC)
+    template = "eu {date} {datetime} {hour} {month}"
+    assert config.render_window(template, at) == "eu 2026-11-30 2026-11-30T23:05:06Z 2026-11-30T23 2026-11"
+
+
+def test_the_state_is_next_to_the_output_unless_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert config.parse(document(output={"table": "./scores/"})).state_path() == f"{tmp_path}/scores_daybreak"
+    assert config.parse(document(output={"table": "s3a://b/scores"})).state_path() == "s3a://b/scores_daybreak"
+    assert config.parse(document(state="s3a://b/state")).state_path() == "s3a://b/state"
+
+
+def test_the_json_schema_in_conf_is_of_this_code() -> None:
+    kept = json.loads((REPO / "conf" / "job.schema.json").read_text())
+    assert kept == config.json_schema(), "run: daybreak schema > conf/job.schema.json"
+
+
+@pytest.mark.parametrize("file", sorted((REPO / "conf" / "jobs").glob("*.yaml")), ids=lambda file: file.name)
+def test_the_jobs_in_conf_are_valid(file: Path) -> None:
+    assert config.load(file).name
