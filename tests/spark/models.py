@@ -61,3 +61,13 @@ class NeedsAbsentModule(mlflow.pyfunc.PythonModel):
 
     def predict(self, context, model_input, params=None):
         return model_input
+
+
+class Slow(mlflow.pyfunc.PythonModel):
+    """y = 2 x, at a hundred rows a second: slow enough to be killed in the middle."""
+
+    def predict(self, context, model_input, params=None):
+        import time
+
+        time.sleep(len(model_input) / 100)
+        return (model_input[["x"]] * 2).rename(columns={"x": "y"})
