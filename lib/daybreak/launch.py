@@ -22,7 +22,7 @@ from daybreak.config import JobConfig
 from daybreak.errors import ConfigError
 from daybreak.ops import runlog, session
 from daybreak.ops.runlog import Holder, RunLog
-from daybreak.score import model as models
+from daybreak.score import registry
 from daybreak.score.signature import ModelSpec
 from daybreak.sink import publish
 from daybreak.sink.audit import Counts
@@ -45,7 +45,7 @@ class Run:
     window: str
     started_at: datetime
     input: snapshot.Pin
-    model: models.ModelPin
+    model: registry.ModelPin
     spec: ModelSpec
     binding: Binding
     plan: Plan
@@ -102,7 +102,7 @@ def _new(
     logbook: RunLog,
     now: datetime,
     *,
-    resolving: Future[tuple[models.ModelPin, ModelSpec]],
+    resolving: Future[tuple[registry.ModelPin, ModelSpec]],
     epoch: int,
 ) -> Run:
     """Pin, check and plan a run, and write its row. Nothing is left behind by a refusal."""
@@ -129,8 +129,8 @@ def _new(
 def resume(config: JobConfig, spark: SparkSession, logbook: RunLog, row: Row, *, epoch: int) -> Run:
     """The unfinished run with its own pins, whatever table and alias say by now."""
     pins = json.loads(row.pins)
-    model = models.ModelPin(**pins["model"])
-    _, spec = models.resolve(model.resolved, tracking_uri=model.tracking_uri, registry_uri=model.registry_uri)
+    model = registry.ModelPin(**pins["model"])
+    _, spec = registry.resolve(model.resolved, tracking_uri=model.tracking_uri, registry_uri=model.registry_uri)
     pinned = snapshot.Pin.from_dict(pins["input"])
     binding = preflight.bind(preflight.select(snapshot.read(spark, pinned), config.input).schema, config.input, spec)
     started = row.started_at.astimezone(UTC)
@@ -151,9 +151,9 @@ def resume(config: JobConfig, spark: SparkSession, logbook: RunLog, row: Row, *,
     return run
 
 
-def _resolve(config: JobConfig) -> tuple[models.ModelPin, ModelSpec]:
+def _resolve(config: JobConfig) -> tuple[registry.ModelPin, ModelSpec]:
     tracking_uri = config.mlflow.tracking_uri
-    pin, spec = models.resolve(
+    pin, spec = registry.resolve(
         config.model.uri, tracking_uri=tracking_uri, registry_uri=config.mlflow.registry_uri or tracking_uri
     )
     unknown = sorted(set(config.model.params) - set(spec.params))

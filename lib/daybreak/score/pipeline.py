@@ -28,8 +28,11 @@ import pandas as pd
 
 from daybreak.errors import DaybreakError
 from daybreak.score.batches import Budget, plan_batches
+from daybreak.score.columns import take
+from daybreak.score.inputs import admit
 from daybreak.score.model import StagedModel
-from daybreak.score.signature import Conformed, ModelSpec, admit, conform, take
+from daybreak.score.outputs import Conformed, conform
+from daybreak.score.signature import ModelSpec
 
 __all__ = ["Failure", "Pipeline", "Stats", "WindowResult"]
 

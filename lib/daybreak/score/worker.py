@@ -20,8 +20,9 @@ import numpy as np
 import pandas as pd
 
 from daybreak import schema
-from daybreak.score import model as models
+from daybreak.score.model import StagedModel, load_cached
 from daybreak.score.pipeline import Failure, Pipeline, WindowResult
+from daybreak.score.registry import ModelPin
 from daybreak.score.signature import Field, ModelSpec
 
 
@@ -36,7 +37,7 @@ class Scorer:
     dead letter.
     """
 
-    pin: models.ModelPin
+    pin: ModelPin
     spec: ModelSpec
     features: tuple[Field, ...]
     keys: int
@@ -67,10 +68,8 @@ class Scorer:
             yield from shard.rows(waiting.popleft(), result)
         yield shard.receipt(pipeline.stats.as_dict(), load_seconds=loaded - began, began=began)
 
-    def _load(self) -> models.StagedModel:
-        return models.load_cached(
-            self.pin, self.spec, cache_dir=self.cache_dir, precision=self.precision, params=self.params
-        )
+    def _load(self) -> StagedModel:
+        return load_cached(self.pin, self.spec, cache_dir=self.cache_dir, precision=self.precision, params=self.params)
 
 
 class _Frame:

@@ -16,8 +16,9 @@ import pytest
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 from daybreak.models.text_embedder import TextEmbedder, log_text_embedder, own_max_length
-from daybreak.score.model import load, resolve
+from daybreak.score.model import load
 from daybreak.score.pipeline import Pipeline
+from daybreak.score.registry import resolve
 
 TEXTS = ["hello", "", "   ", "\U0001f600", "word " * 400, "Length-sorted batches waste no work.", "hello"]
 

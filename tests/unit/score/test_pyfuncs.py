@@ -15,8 +15,9 @@ from mlflow.pyfunc import PythonModel
 from mlflow.types import ParamSchema, ParamSpec
 from mlflow.types.schema import Array, ColSpec, DataType, Object, Property, Schema, TensorSpec
 
-from daybreak.score.model import load, resolve
+from daybreak.score.model import load
 from daybreak.score.pipeline import Pipeline, WindowResult
+from daybreak.score.registry import resolve
 
 OUT = [ColSpec(DataType.double)]
 

@@ -10,7 +10,7 @@ from mlflow.types import ParamSchema, ParamSpec
 from mlflow.types.schema import AnyType, Array, ColSpec, DataType, Map, Object, Property, Schema, TensorSpec
 
 from daybreak.errors import PreflightError
-from daybreak.score.signature import Field, ModelSpec, Type, model_spec, parse_type, require_columns
+from daybreak.score.signature import Field, Type, model_spec, parse_type
 
 ID = ColSpec(DataType.long, "id")
 
@@ -136,33 +136,3 @@ def test_what_is_no_type_is_refused(text: str) -> None:
 def test_a_spec_travels_by_pickle() -> None:
     spec = model_spec(signature([ColSpec(DataType.double)]))
     assert pickle.loads(pickle.dumps(spec)) == spec
-
-
-# -- require_columns
-
-NAMED = ModelSpec(
-    inputs=(Field("b", "long"), Field("a", "long"), Field("c", "string", False)),
-    outputs=(Field("prediction", "double"),),
-)
-
-
-def test_9_extra_columns_are_left_and_absent_optional_ones_too() -> None:
-    assert require_columns(NAMED, ["id", "a", "b"]) == ("b", "a")
-    assert require_columns(NAMED, ["c", "id", "a", "b"]) == ("b", "a", "c")
-
-
-def test_9_an_absent_required_column_is_named_before_anything_starts() -> None:
-    with pytest.raises(PreflightError, match=r"lacks 'b'.*it has 'a', 'id'"):
-        require_columns(NAMED, ["a", "id"])
-
-
-def test_unnamed_inputs_need_as_many_chosen_columns_as_they_take() -> None:
-    spec = ModelSpec((Field("", "array<float>", True, (2,), "<f4"),), NAMED.outputs, tensor_inputs=True)
-    assert require_columns(spec, ["a", "b", "c"], chosen=["b", "a"]) == ("b", "a")
-    assert require_columns(spec, ["v"], chosen=["v"]) == ("v",)  # one column of arrays
-    with pytest.raises(PreflightError, match=r"take 2 columns.*3 are named"):
-        require_columns(spec, ["a", "b", "c"], chosen=["a", "b", "c"])
-    with pytest.raises(PreflightError, match="0 are named"):
-        require_columns(spec, ["a", "b"])
-    with pytest.raises(PreflightError, match="'x' are not in the input table"):
-        require_columns(spec, ["a", "b"], chosen=["a", "x"])

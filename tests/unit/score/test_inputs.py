@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daybreak.score.signature import Admitted, Field, ModelSpec, admit, take
+from daybreak.score.columns import take
+from daybreak.score.inputs import Admitted, admit
+from daybreak.score.signature import Field, ModelSpec
 
 OUT = (Field("prediction", "double"),)
 BIG = 9223372036854775707

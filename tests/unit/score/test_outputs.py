@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from daybreak.score.signature import Conformed, Field, ModelOutputError, ModelSpec, conform
+from daybreak.score.outputs import Conformed, ModelOutputError, conform
+from daybreak.score.signature import Field, ModelSpec
 
 IN = (Field("x", "long"),)
 

@@ -1,0 +1,85 @@
+"""A model's files on this host: one copy, whoever asks."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from daybreak.errors import ModelLoadError
+from daybreak.score.artifacts import digest_of, explained, local_contents, local_path, repository
+from daybreak.score.registry import ModelPin
+
+__all__ = ["Download", "fetch"]
+
+logger = logging.getLogger(__name__)
+Download = Callable[[ModelPin, Path], None]
+
+
+def fetch(pin: ModelPin, cache_dir: str | os.PathLike[str], *, download: Download | None = None) -> Path:
+    """The model's folder on this host. A local one is used in place; another is downloaded once a host.
+
+    Any number of processes may call this at a time: one downloads under a file lock, into a folder of its own
+    that is renamed when complete, and the others wait and use it. What a killed download left is removed by
+    the next.
+
+    Raises:
+        ModelLoadError: the download failed, or a local folder is absent or has changed since it was pinned.
+    """
+    if (path := local_path(pin.artifact_uri)) is not None:
+        return _unchanged(pin, path)
+    cache = Path(cache_dir)
+    cache.mkdir(parents=True, exist_ok=True)
+    final = cache / pin.digest
+    with _locked(cache / f"{pin.digest}.lock"):
+        if not final.is_dir():
+            _download_into(pin, final, download or _download)
+    return final
+
+
+def _unchanged(pin: ModelPin, path: Path) -> Path:
+    found = digest_of(*local_contents(path))
+    if found != pin.digest:
+        raise ModelLoadError(
+            f"the model at {path} has changed since it was pinned (then {pin.digest[:12]}, now {found[:12]})",
+            fix="start a new run; to keep versions apart, register the model and use models:/<name>@<alias>",
+        )
+    return path
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock; the kernel releases it if this process dies."""
+    with path.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _download_into(pin: ModelPin, final: Path, download: Download) -> None:
+    for leftover in final.parent.glob(f"{pin.digest}.part-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    part = final.with_name(f"{pin.digest}.part-{os.getpid()}")
+    part.mkdir()
+    try:
+        with explained(pin.resolved):
+            download(pin, part)
+        _model_folder(part, pin).rename(final)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    logger.info("downloaded the model %s to %s", pin.resolved, final)
+
+
+def _model_folder(part: Path, pin: ModelPin) -> Path:
+    found = sorted(part.rglob("MLmodel"), key=lambda file: len(file.parts))
+    if not found:
+        raise ModelLoadError(f"the download of {pin.resolved} holds no MLmodel file", fix="check the model store")
+    return found[0].parent
+
+
+def _download(pin: ModelPin, target: Path) -> None:
+    repo = repository(pin.artifact_uri, pin.tracking_uri, pin.registry_uri)
+    repo.download_artifacts("", str(target))
