@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +27,7 @@ CONF = Path(__file__).parents[2] / "conf" / "spark" / "local.conf"
 def spark() -> Iterator[SparkSession]:
     """conf/spark/local.conf, as spark-submit.sh reads it, with less of everything."""
     scratch = tempfile.mkdtemp(prefix="daybreak-tests-")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.appName("tests")
     for line in CONF.read_text().splitlines():
         if line.strip() and not line.startswith("#"):
@@ -38,6 +41,10 @@ def spark() -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.ui.enabled": "false",
+        # compiling each of a hundred small queries costs more than running it
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.databricks.delta.writeChecksumFile.enabled": "false",
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
         "spark.local.dir": f"{scratch}/local",
         "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Dderby.system.home={scratch}",

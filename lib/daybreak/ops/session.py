@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from pyspark.sql import SparkSession
 
 from daybreak.errors import PreflightError
@@ -13,7 +16,8 @@ _DELTA = {
 
 
 def current(name: str) -> SparkSession:
-    """The session that is there, or a new one as ``spark-submit`` configured it."""
+    """The session that is there, or a new one as ``spark-submit`` configured it, with workers of this Python."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return SparkSession.builder.appName(name).getOrCreate()
 
 
