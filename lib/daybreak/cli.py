@@ -29,6 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DaybreakError as error:
         print(f"daybreak: {error}", file=sys.stderr)
         return error.exit_code
+    except Exception as error:
+        logging.getLogger(__name__).debug("unexpected", exc_info=True)
+        first = next(iter(str(error).splitlines()), "")
+        hint = "" if options.verbose else "\n  --verbose shows the stack trace"
+        print(f"daybreak: unexpected {type(error).__name__}: {first}{hint}", file=sys.stderr)
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:

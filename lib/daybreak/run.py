@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import logging
+import os
 import re
 import tempfile
 import time
@@ -91,7 +91,7 @@ def _scorer(run: Run) -> Scorer:
         tokens=None if config.batch.tokens == "auto" else config.batch.tokens,
         precision=config.model.precision,
         params=config.model.params,
-        cache_dir=str(Path(tempfile.gettempdir()) / f"daybreak-models-{getpass.getuser()}"),
+        cache_dir=str(Path(tempfile.gettempdir()) / f"daybreak-models-{os.getuid()}"),
         redact=config.redact,
     )
 

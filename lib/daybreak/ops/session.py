@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from daybreak.errors import PreflightError
@@ -18,7 +19,13 @@ _DELTA = {
 def current(name: str) -> SparkSession:
     """The session that is there, or a new one as ``spark-submit`` configured it, with workers of this Python."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return SparkSession.builder.appName(name).getOrCreate()
+    try:
+        return SparkSession.builder.appName(name).getOrCreate()
+    except PySparkRuntimeError as error:
+        raise PreflightError(
+            f"Spark's JVM did not start: {str(error).splitlines()[0]}",
+            fix="install Java 17 or newer and set JAVA_HOME to it; what the JVM said is above",
+        ) from None
 
 
 def own(spark: SparkSession, *, batch_rows: int) -> SparkSession:
