@@ -97,7 +97,8 @@ def _unenforced(pyfunc: Any) -> Callable[..., Any]:
 def _matrix(rows: pd.DataFrame, spec: ModelSpec) -> Array:
     only = spec.inputs[0]
     shape = only.shape or ()
-    if len(rows.columns) > 1 or (len(shape) == 1 and rows.dtypes.iloc[0].kind != "O"):
+    nested = isinstance(rows.iloc[0, 0], list | tuple | np.ndarray)
+    if len(rows.columns) > 1 or (len(shape) == 1 and not nested):
         return np.stack([rows.iloc[:, i].to_numpy() for i in range(len(rows.columns))], axis=1).astype(only.dtype)
     return _stack(rows.iloc[:, 0], shape, only.dtype)
 

@@ -5,8 +5,10 @@ One call is one shard: it loads the model (once per worker process), scores, and
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import json
+import math
 import os
 import socket
 import time
@@ -24,6 +26,7 @@ from daybreak.score.model import StagedModel, load_cached
 from daybreak.score.pipeline import Failure, Pipeline, WindowResult
 from daybreak.score.registry import ModelPin
 from daybreak.score.signature import Field, ModelSpec
+from daybreak.score.values import is_null
 
 
 @dataclass(frozen=True)
@@ -161,15 +164,27 @@ class _Shard:
 
 
 def _as_json(frame: pd.DataFrame) -> list[str]:
-    return [json.dumps(row, default=_plain, ensure_ascii=False) for row in frame.to_dict("records")]
+    return [json.dumps(_plain(row), ensure_ascii=False, allow_nan=False) for row in frame.to_dict("records")]
 
 
 def _plain(value: Any) -> Any:
-    if value is pd.NA or value is pd.NaT:
+    """A value as JSON has it: what is missing is null, bytes are hex, times ISO 8601, and all else is text."""
+    if isinstance(value, dict):
+        return {str(name): _plain(member) for name, member in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(member) for member in value]
+    if is_null(value):
         return None
-    if isinstance(value, bytes):
+    if isinstance(value, np.datetime64):
+        value = pd.Timestamp(value)
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bytes | bytearray):
         return value.hex()
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+    finite = isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    return value if finite else str(value)
 
 
 def _attempt() -> str:

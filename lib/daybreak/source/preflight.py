@@ -148,6 +148,8 @@ def _by_position(
     if not isinstance(chosen, list) or not chosen:
         problems.append("the model's inputs have no names, so input.columns must list the columns in their order")
         return
+    for name in sorted({name for name in chosen if chosen.count(name) > 1}):
+        problems.append(f"input.columns lists {name!r} {chosen.count(name)} times; a column feeds one input")
     fields = _tensor_fields(schema, spec, chosen) if spec.tensor_inputs else spec.inputs
     if len(fields) != len(chosen):
         problems.append(f"the model takes {len(fields)} column(s) in order, and input.columns lists {len(chosen)}")
@@ -156,14 +158,16 @@ def _by_position(
 
 
 def _tensor_fields(schema: T.StructType, spec: ModelSpec, chosen: Sequence[str]) -> tuple[Field, ...]:
-    """An unnamed tensor is fed by one array column, or by a number column for each place in a row."""
+    """An unnamed tensor is fed by one array column or, if a row of it is flat, by a column for each place in a row."""
     tensor = spec.inputs[0]
     item = parse_type(tensor.type).item
+    shape = tensor.shape or ()
     found = column(schema, chosen[0])
-    if item is None or (len(chosen) == 1 and found is not None and isinstance(found.dataType, T.ArrayType)):
+    if item is None or len(shape) > 1:
         return (tensor,)
-    width = tensor.shape[0] if tensor.shape else -1
-    return (Field("", str(item)),) * (len(chosen) if width < 0 else width)
+    if len(chosen) == 1 and found is not None and isinstance(found.dataType, T.ArrayType):
+        return (tensor,)
+    return (Field("", str(item)),) * (len(chosen) if shape[0] < 0 else shape[0])
 
 
 def _feature(schema: T.StructType, field: Field, name: str, problems: list[str]) -> Feature | None:
