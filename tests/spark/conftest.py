@@ -47,7 +47,7 @@ def spark() -> Iterator[SparkSession]:
         "spark.databricks.delta.writeChecksumFile.enabled": "false",
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
         "spark.local.dir": f"{scratch}/local",
-        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Dderby.system.home={scratch}",
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -Dderby.system.home={scratch}",
     }
     for key, value in small.items():
         builder = builder.config(key, value)
