@@ -132,7 +132,7 @@ class JobConfig(Section):
     output: Output
     gates: Gates = Gates()
     state: str | None = Field(None, description="folder of run log, dead letters and staging; else next to the output")
-    redact: bool = Field(False, description="keep the input's values out of the dead letters")
+    redact: bool = Field(False, description="keep inputs, and messages that may quote them, out of the dead letters")
     resume_within: Duration = Field(
         timedelta(hours=18), description="an unfinished run older than this is left alone, and a new one starts"
     )

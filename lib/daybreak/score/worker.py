@@ -28,6 +28,8 @@ from daybreak.score.registry import ModelPin
 from daybreak.score.signature import Field, ModelSpec
 from daybreak.score.values import is_null
 
+_REDACTED = "redacted: the job has redact: true"
+
 
 @dataclass(frozen=True)
 class Scorer:
@@ -145,7 +147,8 @@ class _Shard:
         told = {
             "phase": [failure.phase for failure in failures],
             "error_class": [failure.error_class for failure in failures],
-            "message": [failure.message for failure in failures],
+            # a message quotes the value that it complains of
+            "message": [_REDACTED if self.scorer.redact else failure.message for failure in failures],
             "attempts": [failure.attempts for failure in failures],
         }
         inputs = [None] * len(rows) if self.scorer.redact else _as_json(decode(rows, self.scorer.features))

@@ -187,7 +187,8 @@ def _feature(schema: T.StructType, field: Field, name: str, problems: list[str])
 
 def _accepts(wanted: Type, given: T.DataType) -> bool:
     if wanted.kind == "array" and wanted.item is not None:
-        return isinstance(given, T.ArrayType) and _accepts(wanted.item, given.elementType)
+        exact = wanted.item.kind != "datetime"  # in an array they would cross as nanoseconds, which end in 2262
+        return exact and isinstance(given, T.ArrayType) and _accepts(wanted.item, given.elementType)
     name = given.typeName() if not isinstance(given, T.DecimalType) else "decimal"
     return {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}.get(name, name) in _ACCEPTS.get(
         wanted.kind, ()
@@ -195,7 +196,7 @@ def _accepts(wanted: Type, given: T.DataType) -> bool:
 
 
 def _taken(wanted: Type) -> str:
-    if wanted.kind == "array" and wanted.item is not None:
+    if wanted.kind == "array" and wanted.item is not None and wanted.item.kind != "datetime":
         return f"arrays of {_taken(wanted.item)}"
     return ", ".join(_ACCEPTS.get(wanted.kind, ())) or "nothing that Daybreak can pass (cast it in the table)"
 

@@ -220,7 +220,10 @@ def test_a_dead_letter_tells_where_what_how_often_and_with_what(echo: Path) -> N
 
 def test_redact_leaves_the_input_out(echo: Path) -> None:
     staged = run(scorer(echo, redact=True), wire([NEVER, 1], keys=[1, None]))
-    assert of_kind(staged, "dead")["input"].tolist() == [None, None]
+    dead = of_kind(staged, "dead")
+    assert dead["input"].tolist() == [None, None]
+    assert dead["error_class"].tolist() == ["ArithmeticError", "NullKey"]
+    assert all(message.startswith("redacted") for message in dead["message"])
 
 
 def strict_json(text: str) -> Any:
