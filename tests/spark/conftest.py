@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 cloudpickle.register_pickle_by_value(models)  # workers need not import this folder
 
+COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"  # as in local.conf
 CONF = Path(__file__).parents[2] / "conf" / "spark" / "local.conf"
 
 
@@ -47,7 +48,7 @@ def spark() -> Iterator[SparkSession]:
         "spark.databricks.delta.writeChecksumFile.enabled": "false",
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
         "spark.local.dir": f"{scratch}/local",
-        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -Dderby.system.home={scratch}",
+        "spark.driver.extraJavaOptions": f"{COMPILER} -Dderby.system.home={scratch}",
     }
     for key, value in small.items():
         builder = builder.config(key, value)

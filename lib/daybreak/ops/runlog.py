@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 SCORING, REFUSED, FAILED, PUBLISHED, NOTHING = "scoring", "refused", "failed", "published", "nothing"
 UNFINISHED = (SCORING, REFUSED, FAILED)
 
+# Tables of a few rows a run: statistics for skipping files cost more to plan than they save.
+_SMALL = {"delta.dataSkippingNumIndexedCols": "0"}
+
 BEAT_EVERY = timedelta(seconds=10)
 STALE_AFTER = timedelta(seconds=60)
 
@@ -113,7 +116,7 @@ class RunLog:
         """Make the state tables, where they are not there yet."""
         for name, columns in (("runs", schema.RUNS), ("shards", schema.SHARDS), ("dead_letters", schema.DEAD_LETTERS)):
             if not self.storage.exists(name, "_delta_log"):
-                tables.create(self.spark, self.at(name), columns, by_path=True)
+                tables.create(self.spark, self.at(name), columns, by_path=True, properties=_SMALL)
 
     def runs(self) -> DataFrame:
         return self.spark.read.format("delta").load(self.at("runs"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -57,7 +57,13 @@ def retried(action: Callable[[], _R], *, attempts: int = 6, sleep: Callable[[flo
 
 
 def create(
-    spark: SparkSession, table: str, columns: Iterable[Column], *, by_path: bool, partition: str | None = None
+    spark: SparkSession,
+    table: str,
+    columns: Iterable[Column],
+    *,
+    by_path: bool,
+    partition: str | None = None,
+    properties: Mapping[str, str] | None = None,
 ) -> None:
     """Create a Delta table of declared columns if there is none. Two that race end with one table."""
     columns = list(columns)
@@ -66,6 +72,8 @@ def create(
     builder = builder.addColumns(struct(columns))
     if any(_AWKWARD & set(column.name) for column in columns):
         builder = builder.property("delta.columnMapping.mode", "name")
+    for name, value in (properties or {}).items():
+        builder = builder.property(name, value)
     if partition:
         builder = builder.partitionedBy(partition)
     retried(builder.execute)
