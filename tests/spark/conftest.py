@@ -96,12 +96,12 @@ def table(spark: SparkSession, tmp_path: Path) -> Callable[..., str]:
 def job(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """A job document; ``over`` is laid on it, section by section."""
 
-    def make(input_table: str, model: str, **over: Any) -> dict[str, Any]:
+    def make(input_table: str, model_path: str, **over: Any) -> dict[str, Any]:
         document: dict[str, Any] = {
             "name": "test",
             "input": {"table": input_table, "key": ["id"]},
             "window": "w1",
-            "model": {"uri": model},
+            "model": {"uri": model_path},
             "shards": {"rows": 250},
             "output": {"table": str(tmp_path / "scores")},
             "mlflow": {"tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"},
