@@ -67,6 +67,22 @@ class Run:
     def to_score(self) -> list[Shard]:
         return [shard for shard in self.shards if shard.rows > shard.skipped]
 
+    @property
+    def pinned(self) -> dict[str, Any]:
+        """What the run scores, by which version, and where it goes: for the run log and for MLflow."""
+        return {
+            "job": self.config.name,
+            "window": self.window,
+            "config_digest": self.config.digest(),
+            "input_table": self.input.table,
+            "input_version": self.input.version,
+            "model_uri": self.model.uri,
+            "model_name": self.model.name,
+            "model_version": self.model.version,
+            "output_table": self.target.location,
+            "shards": len(self.to_score),
+        }
+
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time a stage of the run; the sum over repeats counts."""
@@ -213,19 +229,10 @@ def _row(run: Run) -> dict[str, Any]:
     pins = {"input": run.input.as_dict(), "model": asdict(run.model), "plan": asdict(run.plan), "held": run.held}
     return {
         "run_id": run.run_id,
-        "job": run.config.name,
+        **run.pinned,
         "status": runlog.SCORING,
         "holder": str(Holder.here()),
-        "window": run.window,
-        "config_digest": run.config.digest(),
-        "input_table": run.input.table,
-        "input_version": run.input.version,
-        "model_uri": run.model.uri,
-        "model_name": run.model.name,
-        "model_version": run.model.version,
-        "output_table": run.target.location,
         "started_at": run.started_at,
-        "shards": len(run.to_score),
         "rows_in": sum(shard.rows for shard in run.shards),
         "rows_skipped": sum(shard.skipped for shard in run.shards),
         "pins": json.dumps(pins),

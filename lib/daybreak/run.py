@@ -191,7 +191,7 @@ def _close(run: Run, receipts: Sequence[Receipt], counts: Counts, version: int |
         dead_letters=f"{run.log.at('dead_letters')}, run_id {run.run_id}",
         timing=dict(run.timing),
     )
-    mlflow_run_id = tracking.log_run(run.config, run.run_id, params=_params(run), metrics=_metrics(summary, receipts))
+    mlflow_run_id = tracking.log_run(run.config, run.run_id, params=run.pinned, metrics=_metrics(summary, receipts))
     run.log.update(
         run.run_id,
         status=summary.status,
@@ -204,21 +204,6 @@ def _close(run: Run, receipts: Sequence[Receipt], counts: Counts, version: int |
         **asdict(counts),
     )
     return summary
-
-
-def _params(run: Run) -> dict[str, Any]:
-    return {
-        "job": run.config.name,
-        "window": run.window,
-        "config_digest": run.config.digest(),
-        "input_table": run.input.table,
-        "input_version": run.input.version,
-        "model_uri": run.model.uri,
-        "model_name": run.model.name,
-        "model_version": run.model.version,
-        "output_table": run.target.location,
-        "shards": len(run.to_score),
-    }
 
 
 def _metrics(summary: Summary, receipts: Sequence[Receipt]) -> dict[str, float]:
