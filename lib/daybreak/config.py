@@ -24,6 +24,7 @@ from pydantic import (
 from daybreak.errors import ConfigError
 
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(s|m|h|d)\s*$")
+_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -155,7 +156,9 @@ class JobConfig(Section):
 
     def state_path(self) -> str:
         """The folder of everything the job keeps: ``runs``, ``shards``, ``dead_letters``, ``staging``."""
-        return absolute(self.state) if self.state else absolute(self.output.table).rstrip("/") + "_daybreak"
+        if self.state is None:
+            return absolute(self.output.table).rstrip("/") + "_daybreak"
+        return absolute(self.state if is_path(self.state) else f"./{self.state}").rstrip("/")
 
     def digest(self) -> str:
         """Twelve hex digits of all that decides what a run scores and where it goes, but not of its gates."""
@@ -172,7 +175,7 @@ def is_path(table: str) -> bool:
 
 def absolute(path: str) -> str:
     """A path without a scheme, made absolute; a URI and a catalog name as they are."""
-    return path if "://" in path or not is_path(path) else str(Path(path).expanduser().absolute())
+    return path if _SCHEME.match(path) or not is_path(path) else str(Path(path).expanduser().absolute())
 
 
 def render_window(template: str, at: datetime) -> str:
@@ -187,10 +190,13 @@ def render_window(template: str, at: datetime) -> str:
         "month": f"{at:%Y-%m}",
     }
     try:
-        return template.format_map(known)
-    except (KeyError, IndexError, ValueError) as error:
+        window = template.format_map(known)
+    except (AttributeError, KeyError, IndexError, ValueError, TypeError) as error:
         names = ", ".join(f"{{{name}}}" for name in known)
         raise ValueError(f"window {template!r} has a placeholder that is not one of {names}: {error}") from None
+    if not window.strip():
+        raise ValueError("a window may not be blank: it is the partition that a second run replaces")
+    return window
 
 
 def load(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> JobConfig:

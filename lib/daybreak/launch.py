@@ -104,12 +104,30 @@ def launch(config: JobConfig, spark: SparkSession | None, *, fresh: bool) -> Run
         logbook.refuse_if_held(runs, now)
         unfinished = runlog.unfinished(runs, config.digest(), since=now - config.resume_within)
         epoch = runlog.next_epoch(runs)
-        if unfinished is not None and not fresh:
+        if unfinished is not None and not fresh and not _outdated(config, own, unfinished, resolving, now):
             run = resume(config, own, logbook, unfinished, epoch=epoch)
         else:
             run = _new(config, own, logbook, now, resolving=resolving, epoch=epoch)
     run.timing = {"prepare": round(time.monotonic() - began - run.timing.get("plan", 0), 3), **run.timing}
     return run
+
+
+def _outdated(
+    config: JobConfig,
+    spark: SparkSession,
+    row: Row,
+    resolving: Future[tuple[registry.ModelPin, ModelSpec]],
+    now: datetime,
+) -> bool:
+    """Whether a refused run is past mending by a gate: the input, the model or the window has moved on."""
+    if row.status != runlog.REFUSED:
+        return False
+    newest = (snapshot.pin(spark, config.input).version, resolving.result()[0].version)
+    moved = newest != (row.input_version, row.model_version)
+    if moved or configuration.render_window(config.window, now) != row.window:
+        log.info("run %s was refused, and there is a newer input, model or window: a new run starts", row.run_id)
+        return True
+    return False
 
 
 def _new(
@@ -148,6 +166,7 @@ def resume(config: JobConfig, spark: SparkSession, logbook: RunLog, row: Row, *,
     model = registry.ModelPin(**pins["model"])
     _, spec = registry.resolve(model.resolved, tracking_uri=model.tracking_uri, registry_uri=model.registry_uri)
     pinned = snapshot.Pin.from_dict(pins["input"])
+    snapshot.verify(spark, pinned)
     binding = preflight.bind(preflight.select(snapshot.read(spark, pinned), config.input).schema, config.input, spec)
     started = row.started_at.astimezone(UTC)
     run = Run(

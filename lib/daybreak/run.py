@@ -17,7 +17,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from daybreak import config as configuration
 from daybreak import errors, schema
@@ -50,11 +50,12 @@ def score(
 
     Raises a :class:`daybreak.errors.DaybreakError`, whose class says what was wrong; nothing is visible then.
     """
-    run = launch(_as_config(job), spark, fresh=fresh)
-    with _closing(run), runlog.Heartbeat(run.log, run.run_id):
-        with run.stage("score"):
-            _score(run, show=show)
-        return _finish(run)
+    with session.restored():
+        run = launch(_as_config(job), spark, fresh=fresh)
+        with _closing(run), runlog.Heartbeat(run.log, run.run_id):
+            with run.stage("score"):
+                _score(run, show=show)
+            return _finish(run)
 
 
 def _finish(run: Run) -> Summary:
@@ -163,7 +164,7 @@ def _publish(run: Run, receipts: Sequence[Receipt]) -> int | None:
     """Publish the staged rows, unless there are none. A driver that lost its lease meanwhile may not."""
     if not receipts:
         return None
-    run.log.still_held(run.run_id)
+    run.log.still_held(run.run_id, run.config.name)
     origin = publish.Provenance(run.run_id, run.window, run.model.name, run.model.version, run.input.version)
     return publish.publish(run.spark, publish.scores(_staged(run, receipts), run.target, origin), run.target, origin)
 
@@ -192,7 +193,7 @@ def _close(run: Run, receipts: Sequence[Receipt], counts: Counts, version: int |
         timing=dict(run.timing),
     )
     mlflow_run_id = tracking.log_run(run.config, run.run_id, params=run.pinned, metrics=_metrics(summary, receipts))
-    run.log.update(
+    run.log.conclude(
         run.run_id,
         status=summary.status,
         ended_at=datetime.now(UTC),
@@ -232,7 +233,7 @@ def _closing(run: Run) -> Iterator[None]:
         status = runlog.REFUSED if isinstance(error, GateError) else runlog.FAILED
         try:
             counts = asdict(run.counts) if run.counts else {}
-            run.log.update(run.run_id, status=status, error=str(error)[:4000], ended_at=datetime.now(UTC), **counts)
+            run.log.conclude(run.run_id, status=status, error=str(error)[:4000], ended_at=datetime.now(UTC), **counts)
         except Exception:
             log.warning("run %s: the run log could not be written", run.run_id, exc_info=True)
         raise
@@ -252,9 +253,35 @@ def republish(run_id: str, job: JobConfig, *, spark: SparkSession | None = None)
     own = session.own(spark or session.current(f"daybreak {job.name}"), batch_rows=job.batch.window_rows)
     logbook = RunLog(own, job.state_path())
     row = logbook.find(run_id)
+    if row.status in (runlog.PUBLISHED, runlog.NOTHING):
+        return _as_logged(row, logbook)
     runs = logbook.of_job(row.job)
     logbook.refuse_if_held(runs, datetime.now(UTC))
     as_it_ran = configuration.parse(json.loads(row.config)).model_copy(update={"gates": job.gates})
     run = resume(as_it_ran, own, logbook, row, epoch=runlog.next_epoch(runs))
     with _closing(run), runlog.Heartbeat(run.log, run.run_id):
         return _finish(run)
+
+
+def _as_logged(row: Row, logbook: RunLog) -> Summary:
+    """The summary of a run that is over, from its row."""
+    return Summary(
+        run_id=row.run_id,
+        status=row.status,
+        rows_in=row.rows_in,
+        rows_scored=row.rows_scored,
+        rows_dead=row.rows_dead,
+        rows_skipped=row.rows_skipped,
+        rows_forward=0,
+        shards=row.shards,
+        shards_resumed=row.shards,
+        seconds=0.0,
+        input_version=row.input_version,
+        model_version=row.model_version,
+        output_version=row.output_version,
+        job=row.job,
+        window=row.window,
+        model=row.model_name,
+        output=row.output_table,
+        dead_letters=f"{logbook.at('dead_letters')}, run_id {row.run_id}",
+    )

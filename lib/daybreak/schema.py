@@ -20,6 +20,9 @@ class Column:
         return f"{quoted(self.name)} {self.type} COMMENT {literal(self.meaning)}"
 
 
+RESERVED = "__daybreak_"  # no column of a user may begin like this
+
+
 def quoted(name: str) -> str:
     """A column name as Spark SQL takes any: in backticks, with its own backticks doubled."""
     return "`" + name.replace("`", "``") + "`"

@@ -39,6 +39,10 @@ class Storage:
     def exists(self, *parts: str) -> bool:
         return bool(self._fs.exists(self._path(self.at(*parts))))
 
+    def holds_anything(self) -> bool:
+        """Whether the folder is there and not empty."""
+        return self.exists() and len(self._fs.listStatus(self._path(self.root))) > 0
+
     def files(self, *parts: str) -> list[Stored]:
         """The files directly in a folder, without hidden ones; empty where there is no such folder."""
         folder = self._path(self.at(*parts))

@@ -52,6 +52,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "bad condition": ({"input": {"where": "x >"}}, "input.where 'x >' is refused by Spark"),
     "unknown in condition": ({"input": {"where": "q > 1"}}, "input.where 'q > 1' is refused by Spark"),
     "unstable condition": ({"input": {"where": "rand() > 0.5"}}, "is not deterministic"),
+    "clock in condition": (
+        {"input": {"where": "x > 1 AND current_date() > '2020-01-01'"}},
+        "at another time: current_date",
+    ),
+    "no such output schema": ({"output": {"table": "nodb.t"}, "state": "./s"}, "in the schema 'nodb', which does not"),
+    "not a catalog name": ({"input": {"table": "lake.my-table"}}, "'lake.my-table' is no catalog name"),
     "missing model": ({"model": {"uri": "./no/such/model"}}, "no/such/model"),
     "missing registered model": ({"model": {"uri": "models:/nobody@champion"}}, "nobody"),
     "unknown parameter": ({"model": {"params": {"heat": 1}}}, r"model.params \['heat'\] are not in the model's"),

@@ -90,15 +90,53 @@ def test_a_second_run_publishes_again_and_doubles_nothing(
     assert spark.read.format("delta").load(third.output).count() == expected
 
 
-def test_publishing_a_run_twice_changes_nothing(spark: SparkSession, table: Make, save_model: Make, job: Make) -> None:
+def test_publishing_a_run_twice_changes_nothing(
+    spark: SparkSession, table: Make, save_model: Make, job: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     document = job(table(numbers(100), "id bigint, x double"), save_model(Double((5.0,)), DOUBLE_IN, DOUBLE_OUT))
-    first = score(document, spark=spark)
-    before = (versions(spark, first.output), sorted(read(spark, first.output)))
-    again = run.republish(first.run_id, config.parse(document), spark=spark)
-    assert (versions(spark, first.output), sorted(read(spark, first.output))) == before
-    assert (again.output_version, again.rows_forward) == (first.output_version, 0)
-    assert len(read(spark, f"{first.output}_daybreak/dead_letters")) == 1
-    assert len(read(spark, f"{first.output}_daybreak/runs")) == 1
+
+    def killed(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "_close", killed)
+    with pytest.raises(KeyboardInterrupt):  # between the MERGE and the run log
+        score(document, spark=spark)
+    monkeypatch.undo()
+    output = document["output"]["table"]
+    before = (versions(spark, output), sorted(read(spark, output)))
+    resumed = score(document, spark=spark)
+    assert (versions(spark, output), sorted(read(spark, output))) == before
+    assert (resumed.rows_forward, resumed.output_version, resumed.status) == (0, before[0] - 1, "published")
+
+    strict = config.parse({**document, "gates": {"max_dead_fraction": 0.0}})
+    again = run.republish(resumed.run_id, strict, spark=spark)
+    assert (again.status, again.output_version, again.rows_forward) == ("published", resumed.output_version, 0)
+    assert len(read(spark, f"{output}_daybreak/dead_letters")) == 1
+    assert [row.status for row in read(spark, f"{output}_daybreak/runs")] == ["published"]
+
+
+def test_a_refused_run_gives_way_to_a_newer_input(
+    spark: SparkSession, table: Make, save_model: Make, job: Make
+) -> None:
+    document = job(table([], "id bigint, x double"), save_model(Double(), DOUBLE_IN, DOUBLE_OUT))
+    with pytest.raises(GateError, match=r"0 rows, and gates\.min_rows is 1"):
+        score(document, spark=spark)
+    table(numbers(40), "id bigint, x double", mode="append")
+    summary = score(document, spark=spark)
+    assert (summary.rows_scored, summary.input_version) == (40, "1")
+
+
+def test_columns_may_have_any_name_that_we_use_ourselves(
+    spark: SparkSession, table: Make, save_model: Make, job: Make
+) -> None:
+    source = table(
+        [(i, float(i), 1, 2, 3) for i in range(60)], "count int, x double, place int, input_hash int, rows int"
+    )
+    document = job(source, save_model(Double(), DOUBLE_IN, DOUBLE_OUT), input={"key": "count"}, select="changed")
+    spark.range(1).createOrReplaceTempView("mine")
+    assert score(document, spark=spark).rows_scored == 60
+    assert score(document, spark=spark).rows_skipped == 60
+    assert SparkSession.getActiveSession().table("mine").count() == 1  # the user's session is the active one again
 
 
 def test_a_row_that_dies_loses_its_earlier_score(spark: SparkSession, table: Make, save_model: Make, job: Make) -> None:
@@ -174,12 +212,10 @@ def test_a_gate_may_change_without_scoring_again_and_another_configuration_may_n
     assert (other.rows_forward >= 100, other.shards_resumed) == (True, 0)
 
 
-def test_a_table_of_no_rows_is_refused_unless_the_gate_allows_it(
+def test_a_table_of_no_rows_is_done_where_the_gate_allows_it(
     spark: SparkSession, table: Make, save_model: Make, job: Make
 ) -> None:
     document = job(table([], "id bigint, x double"), save_model(Double(), DOUBLE_IN, DOUBLE_OUT))
-    with pytest.raises(GateError, match=r"0 rows, and gates\.min_rows is 1"):
-        score(document, spark=spark)
     summary = score({**document, "gates": {"min_rows": 0}}, spark=spark)
     assert (summary.status, summary.rows_in) == ("nothing", 0)
 

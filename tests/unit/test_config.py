@@ -42,6 +42,8 @@ MISTAKES = [
     (document(input={"key": "id"}), r"input.table: missing"),
     (document(window="{day}"), r"placeholder that is not one of \{date\}, \{datetime\}, \{hour\}, \{month\}"),
     (document(window="{date"), r"placeholder"),
+    (document(window="{date.x}"), r"placeholder"),
+    (document(window=" "), r"a window may not be blank"),
     (
         document(resume_within="3"),
         r"resume_within: a duration is a number and a unit: 90s, 15m, 26h or 2d \(it is '3'\)",
@@ -139,6 +141,12 @@ def test_the_state_is_next_to_the_output_unless_said(tmp_path: Path, monkeypatch
     assert config.parse(document(output={"table": "./scores/"})).state_path() == f"{tmp_path}/scores_daybreak"
     assert config.parse(document(output={"table": "s3a://b/scores"})).state_path() == "s3a://b/scores_daybreak"
     assert config.parse(document(state="s3a://b/state")).state_path() == "s3a://b/state"
+    assert config.parse(document(state="state")).state_path() == f"{tmp_path}/state"
+
+
+@pytest.mark.parametrize("path", ["s3a://b/t", "dbfs:/mnt/t", "file:/tmp/t", "hdfs:/t", "/tmp/t", "lake.t"])
+def test_what_has_a_scheme_or_is_a_name_stays(path: str) -> None:
+    assert config.absolute(path) == path
 
 
 def test_the_json_schema_in_conf_is_of_this_code() -> None:

@@ -6,6 +6,7 @@ import html
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
+from datetime import UTC
 from typing import Any
 
 from daybreak.ops.progress import clock
@@ -85,7 +86,7 @@ def runs_table(rows: Iterable[Any], *, dead: Collection[str] = ()) -> str:
             *(row.run_id, row.job, "dead" if row.run_id in dead else row.status, row.window),
             *("" if n is None else f"{n:,}" for n in (row.rows_in, row.rows_scored, row.rows_dead, row.rows_skipped)),
             f"{row.model_name} {row.model_version}",
-            f"{row.started_at:%Y-%m-%d %H:%M:%S}",
+            f"{row.started_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
         )
         for row in rows
     ]

@@ -181,15 +181,29 @@ class RunLog:
         if row is None or row.holder != holder:
             raise LeaseError("another driver took the job's lease at the same moment", fix="see daybreak runs")
 
-    def still_held(self, run_id: str) -> None:
-        """Raises LeaseError when another driver has taken the run over, as after a pause of this process."""
-        self._held(run_id, str(Holder.here()))
+    def still_held(self, run_id: str, job: str) -> None:
+        """Raises LeaseError when another driver has taken the job over meanwhile, as after a pause of this process.
 
-    def update(self, run_id: str, **values: Any) -> None:
+        The lease is the job's: a later run of it, or a later holder of this run, has a larger epoch.
+        """
+        runs = self.runs().where(F.col("job") == job).select("run_id", "holder", "epoch").collect()
+        latest = max(runs, key=lambda row: row.epoch, default=None)
+        if latest is None or (latest.run_id, latest.holder) != (run_id, str(Holder.here())):
+            raise LeaseError(
+                f"run {run_id} of job {job!r} lost its lease to {latest and latest.run_id} while this driver was away",
+                fix="nothing was published by this driver; see daybreak runs",
+            )
+
+    def conclude(self, run_id: str, **values: Any) -> None:
+        """Change the run's row, unless another driver holds it by now."""
+        self.update(run_id, only_by=str(Holder.here()), **values)
+
+    def update(self, run_id: str, *, only_by: str | None = None, **values: Any) -> None:
+        condition = f"run_id = {literal(run_id)}" + (f" AND holder = {literal(only_by)}" if only_by else "")
         kinds = {column.name: column.type for column in schema.RUNS}
         changes: dict[str, Any] = {name: F.lit(value).cast(kinds[name]) for name, value in values.items()}
         table = DeltaTable.forPath(self.spark, self.at("runs"))
-        tables.retried(lambda: table.update(f"run_id = {literal(run_id)}", changes))
+        tables.retried(lambda: table.update(condition, changes))
 
     def add_shards(self, run_id: str, rows: list[tuple[Any, ...]]) -> None:
         """Write the receipts that count; a repetition for the same run does nothing."""
@@ -206,9 +220,9 @@ class RunLog:
     def last_beat(self, run_id: str) -> datetime | None:
         text = self.storage.read_text("heartbeats", run_id)
         try:
-            return datetime.fromisoformat(json.loads(text)["at"]) if text else None
+            return datetime.fromisoformat(json.loads(text)["at"]) if text is not None else None
         except ValueError:
-            return None
+            return datetime.now(UTC)  # read in the middle of a write: somebody is there
 
 
 class Heartbeat:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
@@ -44,9 +46,24 @@ def own(spark: SparkSession, *, batch_rows: int) -> SparkSession:
     for key, value in dict(spark.conf.getAll).items():
         if as_new.get(key) != value and session.conf.isModifiable(key):
             session.conf.set(key, value)
+    session.catalog.setCurrentCatalog(spark.catalog.currentCatalog())
+    session.catalog.setCurrentDatabase(spark.catalog.currentDatabase())
     for key, value in _settings(batch_rows).items():
         session.conf.set(key, value)
     return session
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Leave the user's active session as it was: pyspark makes each session active that creates a DataFrame."""
+    before = SparkSession.getActiveSession()
+    try:
+        yield
+    finally:
+        if before is not None:
+            SparkSession._activeSession = before
+            jvm_class = SparkSession._get_j_spark_session_class(before._jvm)
+            jvm_class.setActiveSession(before._jsparkSession)
 
 
 def _settings(batch_rows: int) -> dict[str, str]:

@@ -50,7 +50,7 @@ def reconcile(plan: Iterable[Planned], receipts: Sequence[Receipt], staged: Mapp
         shown = "\n".join(f"  - {text}" for text in wrong[:5])
         raise GateError(
             f"the counts of {len(wrong)} shard(s) do not reconcile, so nothing is published:\n{shown}",
-            fix="run the same command again to score what is missing, or start over with --fresh",
+            fix="run the same command again to score shards without a receipt; if that ends here too, --fresh",
         )
     return Counts(
         sum(shard.rows for shard in shards),
@@ -88,6 +88,6 @@ def hold_gates(counts: Counts, gates: Gates) -> None:
     if refused:
         raise GateError(
             "nothing is published: " + "; ".join(refused),
-            fix="read the dead letters; mend the input or the model, or raise the gate and run the same command again"
-            " (what is staged is not scored again)",
+            fix="read the dead letters. Raise the gate and run the same command: what is staged is not scored again. Or"
+            " mend the input or the model and run it: a new version of either starts a new run, and so does --fresh",
         )

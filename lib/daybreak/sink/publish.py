@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -17,8 +18,9 @@ from daybreak.errors import PreflightError
 from daybreak.schema import Column, literal, quoted
 from daybreak.sink import tables
 from daybreak.sink.staging import decoded_keys
+from daybreak.storage import Storage
 
-_DEAD = "__dead"
+_DEAD = f"{schema.RESERVED}dead"
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,16 @@ class Provenance:
 def check(spark: SparkSession, target: Target) -> None:
     """Refuse an output table that the scores would not fit. Raises PreflightError naming columns and types."""
     _refuse_clashes(target)
-    if not target.exists(spark):
-        return
-    table = target.delta(spark)
+    try:
+        if not target.exists(spark):
+            _refuse_no_room(spark, target)
+            return
+        table = target.delta(spark)
+    except (AnalysisException, ParseException) as error:
+        raise PreflightError(
+            f"output.table {target.table!r} cannot be written as a Delta table: {str(error).splitlines()[0]}",
+            fix="name a Delta table, or one that does not exist yet",
+        ) from None
     problems = _misfits(target, table.toDF().schema)
     partitions = table.detail().select("partitionColumns").first()
     if target.history and partitions is not None and list(partitions[0]) != [schema.WINDOW.name]:
@@ -74,6 +83,22 @@ def check(spark: SparkSession, target: Target) -> None:
         raise PreflightError(
             f"the scores do not fit the output table {target.table!r}:\n{lines}",
             fix="name another output.table, or alter this one; Daybreak casts nothing in silence",
+        )
+
+
+def _refuse_no_room(spark: SparkSession, target: Target) -> None:
+    """Where the output table is not there yet, it must be possible to create it."""
+    database, _, _ = target.table.rpartition(".")
+    if is_path(target.table):
+        if Storage(spark, target.location).holds_anything():
+            raise PreflightError(
+                f"output.table {target.location!r} holds files, and is no Delta table",
+                fix="name an empty or a new folder",
+            )
+    elif database and not spark.catalog.databaseExists(database):
+        raise PreflightError(
+            f"output.table {target.table!r} is in the schema {database!r}, which does not exist",
+            fix=f"CREATE SCHEMA {database}, or correct the name",
         )
 
 

@@ -5,6 +5,7 @@ The result, a :class:`Binding`, says which table column feeds which model input,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ from pyspark.sql import types as T
 
 from daybreak.config import Input
 from daybreak.errors import PreflightError
-from daybreak.schema import Column, quoted, wire
+from daybreak.schema import RESERVED, Column, quoted, wire
 from daybreak.score.signature import Field, ModelSpec, Type, parse_type
 
 _INTEGERS = ("tinyint", "smallint", "int")
@@ -30,6 +31,12 @@ _ACCEPTS: dict[str, tuple[str, ...]] = {
     "binary": ("binary",),
     "datetime": ("timestamp", "timestamp_ntz", "date"),
 }
+_ROWS = f"{RESERVED}rows"
+_UNSTABLE = re.compile(
+    r"\b(?:current_(?:date|time|timestamp|user|timezone)|localtimestamp|session_user|select)\b"
+    r"|\b(?:now|curdate|user|unix_timestamp)\s*\(\s*\)",
+    re.IGNORECASE,
+)
 _UNORDERED = ("array", "map", "struct", "variant", "void", "geometry", "geography")
 
 
@@ -55,6 +62,12 @@ def select(table: DataFrame, source: Input) -> DataFrame:
     """
     if source.where is None:
         return table
+    if unstable := unstable_words(source.where):
+        raise PreflightError(
+            f"input.where {source.where!r} means other rows at another time: {', '.join(unstable)}",
+            fix="write the value itself, as in day = '2026-11-30' (--set input.where=...); a condition is on this"
+            " table's columns and constants, without a subquery on another table",
+        )
     try:
         chosen = table.where(source.where)
         chosen.schema  # noqa: B018  (forces the analysis)
@@ -68,12 +81,19 @@ def select(table: DataFrame, source: Input) -> DataFrame:
     return chosen
 
 
+def unstable_words(condition: str) -> list[str]:
+    """What in a condition depends on the clock, the user or another table, though Spark calls it deterministic."""
+    plain = re.sub(r"'(?:[^'\\\\]|\\\\.)*'|\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`", " ", condition)
+    return [match.group().strip() for match in _UNSTABLE.finditer(plain)]
+
+
 def bind(schema: T.StructType, source: Input, spec: ModelSpec) -> Binding:
     """Fit the table to the key and to the model's signature.
 
     Raises PreflightError that lists every column that does not fit, with both types.
     """
-    problems: list[str] = []
+    reserved = [field.name for field in schema.fields if field.name.lower().startswith(RESERVED)]
+    problems = [f"column {name!r} has a name that Daybreak keeps for itself ('{RESERVED}...')" for name in reserved]
     keys = [_key(schema, name, problems) for name in source.key]
     features = [_feature(schema, field, column, problems) for field, column in _pairs(schema, source, spec, problems)]
     if problems:
@@ -89,12 +109,12 @@ def require_unique(rows: DataFrame, keys: Sequence[Column]) -> None:
     """Raises PreflightError that lists up to ten keys which name more than one row. A null key names none."""
     names = [quoted(key.name) for key in keys]
     whole = " AND ".join(f"{name} IS NOT NULL" for name in names)
-    twins = rows.where(whole).groupBy(*map(F.col, names)).count().where(F.col("count") > 1)
-    found = twins.orderBy(F.desc("count"), *map(F.col, names)).limit(11).collect()
+    twins = rows.where(whole).groupBy(*map(F.col, names)).agg(F.count(F.lit(1)).alias(_ROWS)).where(F.col(_ROWS) > 1)
+    found = twins.orderBy(F.desc(_ROWS), *map(F.col, names)).limit(11).collect()
     if not found:
         return
     listing = [", ".join(f"{key.name}={row[i]!r}" for i, key in enumerate(keys)) for row in found]
-    shown = "\n".join(f"  - {text} ({row['count']} rows)" for text, row in zip(listing[:10], found, strict=False))
+    shown = "\n".join(f"  - {text} ({row[_ROWS]} rows)" for text, row in zip(listing[:10], found, strict=False))
     more = "\n  - and more" if len(found) > 10 else ""
     raise PreflightError(
         f"the key {[key.name for key in keys]} names more than one row:\n{shown}{more}",

@@ -8,11 +8,12 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from daybreak.schema import Column, quoted, wire
+from daybreak.schema import RESERVED, Column, quoted, wire
 from daybreak.source.preflight import Binding, Feature
 from daybreak.source.shards import SHARD, SKIP
 
 HASH = "input_hash"
+_HASH, _HELD_HASH = f"{RESERVED}hash", f"{RESERVED}held_hash"
 _COMPLEX = ("array", "struct", "map")
 
 
@@ -35,13 +36,14 @@ def mark_scored(rows: DataFrame, binding: Binding, scored: DataFrame | None) -> 
     """
     if scored is None:
         return rows.withColumn(SKIP, F.lit(False))
-    held = scored.select(*(F.col(quoted(key.name)).alias(f"held_{i}") for i, key in enumerate(binding.keys)), HASH)
-    hashed = rows.withColumn("__hash", input_hash(binding.features))
-    same = F.col("__hash") == F.col(HASH)
+    names = [F.col(quoted(key.name)).alias(f"{RESERVED}held_{i}") for i, key in enumerate(binding.keys)]
+    held = scored.select(*names, F.col(HASH).alias(_HELD_HASH))
+    hashed = rows.withColumn(_HASH, input_hash(binding.features))
+    same = F.col(_HASH) == F.col(_HELD_HASH)
     for i, key in enumerate(binding.keys):
-        same &= F.col(quoted(key.name)) == F.col(f"held_{i}")
+        same &= F.col(quoted(key.name)) == F.col(f"{RESERVED}held_{i}")
     joined = hashed.join(held, on=same, how="left")
-    return joined.withColumn(SKIP, F.col(HASH).isNotNull()).drop(*held.columns, "__hash")
+    return joined.withColumn(SKIP, F.col(_HELD_HASH).isNotNull()).drop(*held.columns, _HASH)
 
 
 def on_the_wire(rows: DataFrame, binding: Binding) -> DataFrame:

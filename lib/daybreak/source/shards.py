@@ -16,9 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from daybreak.config import Shards
-from daybreak.schema import Column, quoted
+from daybreak.schema import RESERVED, Column, quoted
 
-SHARD, PATH, START, SKIP = "__shard", "__path", "__start", "__skip"
+SHARD, PATH, START, SKIP = (f"{RESERVED}{name}" for name in ("shard", "path", "start", "skip"))
+_PLACE, _TODO_PATH, _TODO_START = (f"{RESERVED}{name}" for name in ("place", "todo_path", "todo_start"))
+_ROWS, _SKIPPED = f"{RESERVED}rows", f"{RESERVED}skipped"
 
 _UNEVEN = 4
 _SPLIT_CONFS = ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes")
@@ -123,11 +125,11 @@ def cut(rows: DataFrame, plan: Plan, keys: Sequence[Column], splits: Sequence[Sp
         return [Shard(i, split.path, split.start, split.rows, 0) for i, split in enumerate(splits)]
     counted = (
         rows.groupBy(bucket(keys, plan.count).alias(SHARD))
-        .agg(F.count(F.lit(1)).alias("rows"), F.sum(F.col(SKIP).cast("long")).alias("skipped"))
+        .agg(F.count(F.lit(1)).alias(_ROWS), F.sum(F.col(SKIP).cast("long")).alias(_SKIPPED))
         .orderBy(SHARD)
         .collect()
     )
-    return [Shard(row[SHARD], None, None, row["rows"], row["skipped"]) for row in counted]
+    return [Shard(row[SHARD], None, None, row[_ROWS], row[_SKIPPED]) for row in counted]
 
 
 def assign(rows: DataFrame, plan: Plan, keys: Sequence[Column], outstanding: Sequence[Shard]) -> DataFrame:
@@ -137,9 +139,10 @@ def assign(rows: DataFrame, plan: Plan, keys: Sequence[Column], outstanding: Seq
     """
     spark = rows.sparkSession
     listed = [(shard.shard_id, shard.path, shard.start, place) for place, shard in enumerate(outstanding)]
-    todo = F.broadcast(spark.createDataFrame(listed, f"{SHARD} int, todo_path string, todo_start bigint, place int"))
+    columns = f"{SHARD} int, {_TODO_PATH} string, {_TODO_START} bigint, {_PLACE} int"
+    todo = F.broadcast(spark.createDataFrame(listed, columns))
     if plan.by == "files":
-        at = (F.col(PATH) == F.col("todo_path")) & (F.col(START) == F.col("todo_start"))
+        at = (F.col(PATH) == F.col(_TODO_PATH)) & (F.col(START) == F.col(_TODO_START))
         return rows.join(todo, on=at, how="inner")
     placed = rows.withColumn(SHARD, bucket(keys, plan.count)).join(todo, on=SHARD, how="inner")
-    return placed.repartitionById(len(outstanding), F.col("place"))
+    return placed.repartitionById(len(outstanding), F.col(_PLACE))

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from delta.tables import DeltaTable
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -34,6 +34,7 @@ class Pin:
     version: str
     committed_at: datetime
     files: tuple[File, ...] = ()
+    table_id: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "committed_at": self.committed_at.isoformat()}
@@ -61,11 +62,35 @@ def pin(spark: SparkSession, table: Input) -> Pin:
 
 
 def read(spark: SparkSession, pinned: Pin) -> DataFrame:
-    """The pinned rows. Raises PreflightError when a pinned file has gone or has changed since."""
+    """The pinned rows."""
     if pinned.format == "delta":
         return spark.read.format("delta").option("versionAsOf", pinned.version).load(pinned.location)
-    _refuse_changed(spark, pinned)
     return _read_files(spark, pinned)
+
+
+def verify(spark: SparkSession, pinned: Pin) -> None:
+    """Raises PreflightError when what was pinned is not there any more: the table was made anew, or files changed."""
+    try:
+        if pinned.format == "parquet":
+            _refuse_changed(spark, pinned)
+        elif (now := _table_id(spark, pinned.location)) != pinned.table_id:
+            raise PreflightError(
+                f"{pinned.table!r} was deleted and made anew since the run pinned its version {pinned.version}"
+                f" (table id {pinned.table_id}, now {now})",
+                fix="start over on the present table with --fresh",
+            )
+        else:
+            read(spark, pinned).schema  # noqa: B018  (resolves the snapshot)
+    except AnalysisException as error:
+        raise PreflightError(
+            f"version {pinned.version} of {pinned.table!r} cannot be read any more: {str(error).splitlines()[0]}",
+            fix="start over on the present table with --fresh",
+        ) from None
+
+
+def _table_id(spark: SparkSession, location: str) -> str:
+    row = DeltaTable.forPath(spark, location).detail().select("id").first()
+    return str(row["id"]) if row else ""
 
 
 def _read_files(spark: SparkSession, pinned: Pin) -> DataFrame:
@@ -75,7 +100,7 @@ def _read_files(spark: SparkSession, pinned: Pin) -> DataFrame:
 def _locate(spark: SparkSession, table: Input) -> tuple[str, str]:
     if is_path(table.table):
         return table.format, _existing_path(spark, table)
-    if not spark.catalog.tableExists(table.table):
+    if not _exists(spark, table.table):
         known = ", ".join(sorted(found.name for found in spark.catalog.listTables())[:10]) or "none"
         raise PreflightError(
             f"there is no table {table.table!r} in the catalog (tables of the current database: {known})",
@@ -90,7 +115,37 @@ def _locate(spark: SparkSession, table: Input) -> tuple[str, str]:
         )
     if format_ not in ("delta", "parquet"):
         raise PreflightError(f"{table.table!r} is a {format_} table; Daybreak reads delta and parquet")
+    if format_ == "parquet":
+        _refuse_more_than_files(spark, table.table, facts["Location"])
     return format_, facts["Location"]
+
+
+def _exists(spark: SparkSession, name: str) -> bool:
+    try:
+        return bool(spark.catalog.tableExists(name))
+    except (AnalysisException, ParseException) as error:
+        raise PreflightError(
+            f"{name!r} is no catalog name: {str(error).splitlines()[0]}",
+            fix="put a part with other characters than letters, digits and _ in backticks: lake.`my-table`",
+        ) from None
+
+
+def _refuse_more_than_files(spark: SparkSession, name: str, location: str) -> None:
+    """A Parquet table is pinned by its files, so the catalog may not say anything that the files do not."""
+    declared, found = spark.table(name), spark.read.parquet(location)
+    differs = [
+        what
+        for what, one, other in (
+            ("columns or their types", declared.schema.simpleString(), found.schema.simpleString()),
+            ("files", set(declared.inputFiles()), set(found.inputFiles())),
+        )
+        if one != other
+    ]
+    if differs:
+        raise PreflightError(
+            f"the catalog's {' and '.join(differs)} of the Parquet table {name!r} are not those at {location!r}",
+            fix="convert it to Delta (CONVERT TO DELTA), which keeps columns, partitions and versions itself",
+        )
 
 
 def _existing_path(spark: SparkSession, table: Input) -> str:
@@ -124,7 +179,9 @@ def _pin_delta(spark: SparkSession, table: Input, location: str) -> Pin:
         newest = found
     if newest is None:
         raise PreflightError(f"the Delta table {table.table!r} has no history", fix="write to it once")
-    pinned = Pin(table.table, "delta", location, str(newest["version"]), newest["timestamp"].astimezone(UTC))
+    committed_at = newest["timestamp"].astimezone(UTC)
+    table_id = _table_id(spark, location)
+    pinned = Pin(table.table, "delta", location, str(newest["version"]), committed_at, table_id=table_id)
     try:
         read(spark, pinned).schema  # noqa: B018  (resolves the snapshot)
     except AnalysisException as error:
@@ -153,10 +210,7 @@ def _list_files(table: DataFrame) -> tuple[File, ...]:
 
 
 def _refuse_changed(spark: SparkSession, pinned: Pin) -> None:
-    try:
-        now = _list_files(_read_files(spark, pinned))
-    except AnalysisException as error:
-        raise PreflightError(f"a pinned file of {pinned.table!r} has gone: {error}", fix="--fresh") from None
+    now = _list_files(_read_files(spark, pinned))
     changed = sorted({file.path for file in pinned.files} - {file.path for file in set(now) & set(pinned.files)})
     if changed:
         raise PreflightError(

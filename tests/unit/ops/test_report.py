@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
@@ -78,7 +78,7 @@ def test_the_summary_as_text_json_and_html() -> None:
 def test_the_run_log_as_a_table() -> None:
     row = SimpleNamespace(
         run_id="r1", job="churn", status="scoring", window="w", rows_in=1000, rows_scored=None, rows_dead=None,
-        rows_skipped=0, model_name="m", model_version="3", started_at=datetime(2026, 11, 30, 1, 2, 3),
+        rows_skipped=0, model_name="m", model_version="3", started_at=datetime(2026, 11, 30, 1, 2, 3, tzinfo=UTC),
     )  # fmt: skip
     head, body = report.runs_table([row], dead={"r1"}).splitlines()
     assert head.split()[:2] == ["run", "job"]

@@ -1,0 +1,24 @@
+"""What in a condition would select other rows at another time."""
+
+from __future__ import annotations
+
+import pytest
+
+from daybreak.source.preflight import unstable_words
+
+
+@pytest.mark.parametrize(
+    ("condition", "told"),
+    [
+        ("day = current_date()", ["current_date"]),
+        ("day = CURRENT_DATE and at < now ( )", ["CURRENT_DATE", "now ( )"]),
+        ("id IN (SELECT id FROM other)", ["SELECT"]),
+        ("unix_timestamp() > 5", ["unix_timestamp()"]),
+        ("unix_timestamp(at) > 5", []),
+        ("note = 'now() select current_date'", []),
+        ("note = 'it\\'s now()' AND `current_date` = 1", []),
+        ("selected = 1 AND currents > 2", []),
+    ],
+)
+def test_unstable_words(condition: str, told: list[str]) -> None:
+    assert unstable_words(condition) == told
