@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from daybreak import config as configuration
-from daybreak.errors import DaybreakError
+from daybreak.errors import DaybreakError, first_line
+from daybreak.ops.report import Summary
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,9 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except Exception as error:
         logging.getLogger(__name__).debug("unexpected", exc_info=True)
-        first = next(iter(str(error).splitlines()), "")
         hint = "" if options.verbose else "\n  --verbose shows the stack trace"
-        print(f"daybreak: unexpected {type(error).__name__}: {first}{hint}", file=sys.stderr)
+        print(f"daybreak: unexpected {type(error).__name__}: {first_line(error)}{hint}", file=sys.stderr)
         return 1
 
 
@@ -54,7 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _command(commands: argparse._SubParsersAction[argparse.ArgumentParser], run: object, name: str, text: str):  # type: ignore[no-untyped-def]
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], run: object, name: str, text: str
+) -> argparse.ArgumentParser:
     command = commands.add_parser(name, help=text, description=text.capitalize() + ".")
     command.add_argument("--config", required=name != "doctor", metavar="FILE", help="the job file, YAML")
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override, as a.b=c")
@@ -77,10 +79,10 @@ def _publish(options: argparse.Namespace) -> int:
     return _tell(republish(options.run_id, job), options)
 
 
-def _tell(summary: object, options: argparse.Namespace) -> int:
+def _tell(summary: Summary, options: argparse.Namespace) -> int:
     print(summary, flush=True)
     if options.json:
-        print(summary.as_json(), flush=True)  # type: ignore[attr-defined]
+        print(summary.as_json(), flush=True)
     return 0
 
 
@@ -90,7 +92,7 @@ def _runs(options: argparse.Namespace) -> int:
 
     spark = session.own(session.current("daybreak runs"), batch_rows=job.batch.window_rows)
     log = runlog.RunLog(spark, job.state_path())
-    if not log.storage.exists("runs", "_delta_log"):
+    if not log.exists():
         print(f"no runs yet in {log.at('runs')}")
         return 0
     rows, now = log.newest(options.last), datetime.now(UTC)

@@ -74,3 +74,8 @@ class ShardError(DaybreakError):
     """A shard failed every attempt. The finished shards stay staged; the same command resumes them."""
 
     exit_code = 1
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of a library says, without the stack trace or the plan that follows it."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

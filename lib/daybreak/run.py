@@ -250,6 +250,11 @@ def republish(run_id: str, job: JobConfig, *, spark: SparkSession | None = None)
 
     Raises DaybreakError when there is no such run, and GateError when counts or gates refuse.
     """
+    with session.restored():
+        return _republish(run_id, job, spark)
+
+
+def _republish(run_id: str, job: JobConfig, spark: SparkSession | None) -> Summary:
     own = session.own(spark or session.current(f"daybreak {job.name}"), batch_rows=job.batch.window_rows)
     logbook = RunLog(own, job.state_path())
     row = logbook.find(run_id)

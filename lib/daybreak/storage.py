@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 
@@ -97,8 +96,3 @@ def _stored(status: Any) -> Stored:
 
 def _is_data(status: Any) -> bool:
     return status.isFile() and not status.getPath().getName().startswith(("_", "."))
-
-
-def store_error(error: Py4JJavaError) -> str:
-    """The store's own words: the first line of the Java exception."""
-    return str(error.java_exception).splitlines()[0]

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from daybreak.config import JobConfig
-from daybreak.errors import DaybreakError
+from daybreak.errors import DaybreakError, first_line
 from daybreak.ops import session
 from daybreak.score import registry
 from daybreak.sink.staging import PER_TASK
@@ -61,7 +61,7 @@ def _guarded(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
     except DaybreakError as error:
         return [Finding(False, "job", error.problem, error.fix)]
     except (Py4JJavaError, OSError, RuntimeError) as error:
-        return [Finding(False, "check", f"{type(error).__name__}: {str(error).splitlines()[0]}")]
+        return [Finding(False, "check", f"{type(error).__name__}: {first_line(error)}")]
 
 
 def _packages() -> Finding:
@@ -82,7 +82,7 @@ def _session(findings: list[Finding]) -> SparkSession | None:
         findings.append(Finding(False, "Delta", error.problem, error.fix))
         return None
     except Exception as error:
-        findings.append(Finding(False, "Spark", str(error).splitlines()[0], "start it through ./spark-submit.sh"))
+        findings.append(Finding(False, "Spark", first_line(error), "start it through ./spark-submit.sh"))
         return None
     findings.append(Finding(True, "Spark", f"{spark.version}, master {spark.sparkContext.master}, with Delta Lake"))
     return spark

@@ -2,7 +2,7 @@
 
 A lease has a holder (host, process and its start), an epoch that grows with each holder, and a heartbeat. The
 epoch is a Delta transaction version, so of two drivers that reach for the same epoch one gets it. The heartbeat is
-a file, since a Spark job would wait for a task slot behind the shards (docs/decisions/0002-heartbeat.md).
+a file, since a Spark job would wait for a task slot behind the shards (docs/decisions/0002-heartbeat-is-a-file.md).
 """
 
 from __future__ import annotations
@@ -112,6 +112,9 @@ class RunLog:
     def at(self, name: str) -> str:
         return self.storage.at(name)
 
+    def exists(self) -> bool:
+        return self.storage.exists("runs", "_delta_log")
+
     def create(self) -> None:
         """Make the state tables, where they are not there yet."""
         for name, columns in (("runs", schema.RUNS), ("shards", schema.SHARDS), ("dead_letters", schema.DEAD_LETTERS)):
@@ -123,9 +126,9 @@ class RunLog:
 
     def find(self, run_id: str) -> Row:
         """One run's row. Raises DaybreakError that lists the newest runs when there is none of that name."""
-        row = self.runs().where(F.col("run_id") == run_id).first() if self.storage.exists("runs") else None
+        row = self.runs().where(F.col("run_id") == run_id).first() if self.exists() else None
         if row is None:
-            known = self.newest(5) if self.storage.exists("runs") else []
+            known = self.newest(5) if self.exists() else []
             listed = ", ".join(one.run_id for one in known) or "none yet"
             raise DaybreakError(f"there is no run {run_id!r} in {self.at('runs')}", fix=f"the newest runs: {listed}")
         return row
@@ -135,7 +138,7 @@ class RunLog:
 
     def of_job(self, job: str) -> list[Row]:
         """The job's runs, newest first; none where there is no run log yet."""
-        if not self.storage.exists("runs", "_delta_log"):
+        if not self.exists():
             return []
         return self.runs().where(F.col("job") == job).orderBy(F.desc("started_at")).collect()
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from daybreak.errors import PreflightError
+from daybreak.errors import PreflightError, first_line
 
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -25,7 +25,7 @@ def current(name: str) -> SparkSession:
         return SparkSession.builder.appName(name).getOrCreate()
     except PySparkRuntimeError as error:
         raise PreflightError(
-            f"Spark's JVM did not start: {str(error).splitlines()[0]}",
+            f"Spark's JVM did not start: {first_line(error)}",
             fix="install Java 17 or newer and set JAVA_HOME to it; what the JVM said is above",
         ) from None
 

@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 from daybreak import schema
 from daybreak.config import absolute, is_path
-from daybreak.errors import PreflightError
+from daybreak.errors import PreflightError, first_line
 from daybreak.schema import Column, literal, quoted
 from daybreak.sink import tables
 from daybreak.sink.staging import decoded_keys
@@ -71,7 +71,7 @@ def check(spark: SparkSession, target: Target) -> None:
         table = target.delta(spark)
     except (AnalysisException, ParseException) as error:
         raise PreflightError(
-            f"output.table {target.table!r} cannot be written as a Delta table: {str(error).splitlines()[0]}",
+            f"output.table {target.table!r} cannot be written as a Delta table: {first_line(error)}",
             fix="name a Delta table, or one that does not exist yet",
         ) from None
     problems = _misfits(target, table.toDF().schema)

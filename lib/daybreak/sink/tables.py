@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from daybreak import schema
+from daybreak.errors import first_line
 from daybreak.schema import Column
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ def retried(action: Callable[[], _R], *, attempts: int = 6, sleep: Callable[[flo
         try:
             return action()
         except DeltaConcurrentModificationException as conflict:
-            log.warning("another writer committed first (try %d of %d): %s", attempt, attempts, _first_line(conflict))
+            log.warning("another writer committed first (try %d of %d): %s", attempt, attempts, first_line(conflict))
             sleep(0.2 * 2**attempt)
     return action()
 
@@ -84,7 +85,3 @@ def struct(columns: Iterable[Column]) -> T.StructType:
     parsed = T.StructType.fromDDL(schema.ddl(columns))
     assert isinstance(parsed, T.StructType)  # the stubs say DataType
     return parsed
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]

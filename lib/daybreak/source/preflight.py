@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from daybreak.config import Input
-from daybreak.errors import PreflightError
+from daybreak.errors import PreflightError, first_line
 from daybreak.schema import RESERVED, Column, quoted, wire
 from daybreak.score.signature import Field, ModelSpec, Type, parse_type
 
@@ -72,7 +72,7 @@ def select(table: DataFrame, source: Input) -> DataFrame:
         chosen = table.where(source.where)
         chosen.schema  # noqa: B018  (forces the analysis)
     except (AnalysisException, ParseException) as error:
-        raise PreflightError(f"input.where {source.where!r} is refused by Spark: {_first_line(error)}") from None
+        raise PreflightError(f"input.where {source.where!r} is refused by Spark: {first_line(error)}") from None
     if not chosen._jdf.queryExecution().analyzed().deterministic():
         raise PreflightError(
             f"input.where {source.where!r} is not deterministic: a second read would select other rows",
@@ -83,7 +83,7 @@ def select(table: DataFrame, source: Input) -> DataFrame:
 
 def unstable_words(condition: str) -> list[str]:
     """What in a condition depends on the clock, the user or another table, though Spark calls it deterministic."""
-    plain = re.sub(r"'(?:[^'\\\\]|\\\\.)*'|\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`", " ", condition)
+    plain = re.sub(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", " ", condition)
     return [match.group().strip() for match in _UNSTABLE.finditer(plain)]
 
 
@@ -202,7 +202,7 @@ def _feature(schema: T.StructType, field: Field, name: str, problems: list[str])
             f" {field.type}, which takes {_taken(wanted)}"
         )
         return None
-    return Feature(field, found.name, _cast(quoted(found.name), wanted, found.dataType))
+    return Feature(field, found.name, _cast(quoted(found.name), wanted))
 
 
 def _accepts(wanted: Type, given: T.DataType) -> bool:
@@ -221,7 +221,7 @@ def _taken(wanted: Type) -> str:
     return ", ".join(_ACCEPTS.get(wanted.kind, ())) or "nothing that Daybreak can pass (cast it in the table)"
 
 
-def _cast(sql: str, wanted: Type, given: T.DataType) -> str:
+def _cast(sql: str, wanted: Type) -> str:
     """A datetime crosses as microseconds; all else in the signature's own type."""
     if wanted.kind == "datetime":
         return wire("timestamp").encode.format(f"CAST({sql} AS TIMESTAMP)")
@@ -230,7 +230,3 @@ def _cast(sql: str, wanted: Type, given: T.DataType) -> str:
 
 def _listing(schema: T.StructType) -> str:
     return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from daybreak.config import Input, absolute, is_path
-from daybreak.errors import PreflightError
+from daybreak.errors import PreflightError, first_line
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def verify(spark: SparkSession, pinned: Pin) -> None:
             read(spark, pinned).schema  # noqa: B018  (resolves the snapshot)
     except AnalysisException as error:
         raise PreflightError(
-            f"version {pinned.version} of {pinned.table!r} cannot be read any more: {str(error).splitlines()[0]}",
+            f"version {pinned.version} of {pinned.table!r} cannot be read any more: {first_line(error)}",
             fix="start over on the present table with --fresh",
         ) from None
 
@@ -125,7 +125,7 @@ def _exists(spark: SparkSession, name: str) -> bool:
         return bool(spark.catalog.tableExists(name))
     except (AnalysisException, ParseException) as error:
         raise PreflightError(
-            f"{name!r} is no catalog name: {str(error).splitlines()[0]}",
+            f"{name!r} is no catalog name: {first_line(error)}",
             fix="put a part with other characters than letters, digits and _ in backticks: lake.`my-table`",
         ) from None
 
