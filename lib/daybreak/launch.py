@@ -26,7 +26,7 @@ from daybreak.score import registry
 from daybreak.score.signature import ModelSpec
 from daybreak.sink import publish
 from daybreak.sink.audit import Counts
-from daybreak.sink.staging import Staging
+from daybreak.sink.staging import Receipt, Staging
 from daybreak.source import freshness, preflight, selection, shards, snapshot
 from daybreak.source.preflight import Binding
 from daybreak.source.shards import Plan, Shard
@@ -51,7 +51,7 @@ class Run:
     plan: Plan
     shards: list[Shard]
     held: dict[str, Any] = field(default_factory=dict)
-    staged_before: frozenset[str] = frozenset()
+    staged_before: tuple[Receipt, ...] = ()
     timing: dict[str, float] = field(default_factory=dict)
     counts: Counts | None = None
 
@@ -177,7 +177,7 @@ def resume(config: JobConfig, spark: SparkSession, logbook: RunLog, row: Row, *,
     publish.check(spark, run.target)
     with run.stage("plan"):
         run.shards = [Shard(**shard) for shard in run.staging.read_plan()]
-        run.staged_before = frozenset(receipt.attempt for receipt in run.staging.receipts())
+        run.staged_before = tuple(run.staging.receipts())
         logbook.take_over(run.run_id, config.name, epoch=epoch)
     log.info(
         "run %s of %s is resumed with its pins: input version %s, model version %s; %d of %d shards are staged",

@@ -71,7 +71,7 @@ def _finish(run: Run) -> Summary:
 
 def _score(run: Run, *, show: bool) -> None:
     """Score the shards without a receipt, in one Spark job."""
-    done = {receipt.shard_id for receipt in run.staging.receipts()} if run.staged_before else set()
+    done = {receipt.shard_id for receipt in run.staged_before}
     outstanding = [shard for shard in run.to_score if shard.shard_id not in done]
     if not outstanding:
         return
@@ -173,7 +173,8 @@ def _publish(run: Run, receipts: Sequence[Receipt]) -> int | None:
 
 
 def _close(run: Run, receipts: Sequence[Receipt], counts: Counts, version: int | None) -> Summary:
-    here = [receipt for receipt in receipts if receipt.attempt not in run.staged_before]
+    before = {receipt.attempt for receipt in run.staged_before}
+    here = [receipt for receipt in receipts if receipt.attempt not in before]
     summary = Summary(
         run_id=run.run_id,
         status=runlog.NOTHING if version is None else runlog.PUBLISHED,
