@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -269,24 +269,14 @@ def _republish(run_id: str, job: JobConfig, spark: SparkSession | None) -> Summa
         return _finish(run)
 
 
+_AS_THEY_ARE = {one.name for one in fields(Summary)} & {column.name for column in schema.RUNS} - {"timing"}
+
+
 def _as_logged(row: Row, logbook: RunLog) -> Summary:
     """The summary of a run that is over, from its row."""
+    logged = {name: value for name, value in row.asDict().items() if name in _AS_THEY_ARE}
     return Summary(
-        run_id=row.run_id,
-        status=row.status,
-        rows_in=row.rows_in,
-        rows_scored=row.rows_scored,
-        rows_dead=row.rows_dead,
-        rows_skipped=row.rows_skipped,
-        rows_forward=0,
-        shards=row.shards,
-        shards_resumed=row.shards,
-        seconds=0.0,
-        input_version=row.input_version,
-        model_version=row.model_version,
-        output_version=row.output_version,
-        job=row.job,
-        window=row.window,
+        **{**logged, "rows_forward": 0, "shards_resumed": row.shards, "seconds": 0.0},
         model=row.model_name,
         output=row.output_table,
         dead_letters=f"{logbook.at('dead_letters')}, run_id {row.run_id}",

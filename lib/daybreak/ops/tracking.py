@@ -15,7 +15,7 @@ from daybreak.sink.staging import Receipt
 log = logging.getLogger(__name__)
 
 _TAG = "daybreak.run_id"
-_SECONDS = ("read", "size", "preprocess", "forward", "postprocess", "wall")
+_NO_SUMS = ("began", "ended", "pid", "device_busy", "padding")  # moments, names and ratios
 
 
 def summed(receipts: Iterable[Receipt]) -> dict[str, float]:
@@ -23,7 +23,7 @@ def summed(receipts: Iterable[Receipt]) -> dict[str, float]:
     totals: dict[str, float] = {}
     for receipt in receipts:
         for name, value in receipt.facts.items():
-            if isinstance(value, int | float) and name not in ("began", "ended", "pid", "device_busy"):
+            if isinstance(value, int | float) and name not in _NO_SUMS:
                 totals[name] = totals.get(name, 0) + value
     return totals
 
