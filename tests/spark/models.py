@@ -10,6 +10,7 @@ from mlflow.types import ColSpec, DataType, Schema
 
 DOUBLE_IN = Schema([ColSpec(DataType.double, "x")])
 DOUBLE_OUT = Schema([ColSpec(DataType.double, "y")])
+PLACED_OUT = Schema([*DOUBLE_OUT.inputs, *(ColSpec(DataType.string, name) for name in ("gpu", "package"))])
 TEXT_IN = Schema([ColSpec(DataType.string, "text")])
 LENGTH_OUT = Schema([ColSpec(DataType.long, "length")])
 
@@ -71,3 +72,21 @@ class Slow(mlflow.pyfunc.PythonModel):
 
         time.sleep(len(model_input) / 100)
         return (model_input[["x"]] * 2).rename(columns={"x": "y"})
+
+
+class Placed(mlflow.pyfunc.PythonModel):
+    """y = 2 x, so many rows a second; and where it was computed: the task's GPU, and the package that ran it."""
+
+    def __init__(self, rows_per_second):
+        self.rows_per_second = rows_per_second
+
+    def predict(self, context, model_input, params=None):
+        import time
+
+        from pyspark import TaskContext
+
+        import daybreak
+
+        time.sleep(len(model_input) / self.rows_per_second)
+        gpu = TaskContext.get().resources()["gpu"].addresses[0]
+        return (model_input[["x"]] * 2).rename(columns={"x": "y"}).assign(gpu=gpu, package=daybreak.__file__)
