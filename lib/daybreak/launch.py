@@ -20,7 +20,7 @@ from daybreak import config as configuration
 from daybreak import schema
 from daybreak.config import JobConfig
 from daybreak.errors import ConfigError
-from daybreak.ops import runlog, session
+from daybreak.ops import runlog, scaling, session
 from daybreak.ops.runlog import Holder, RunLog
 from daybreak.score import registry
 from daybreak.score.signature import ModelSpec
@@ -99,6 +99,7 @@ def launch(config: JobConfig, spark: SparkSession | None, *, fresh: bool) -> Run
     with ThreadPoolExecutor(1) as pool:
         resolving = pool.submit(_resolve, config)  # imports MLflow while the JVM starts
         own = session.own(spark or session.current(f"daybreak {config.name}"), batch_rows=config.batch.window_rows)
+        log.info("scoring: %s", scaling.request(own).reason)
         logbook = RunLog(own, config.state_path())
         runs = logbook.of_job(config.name)
         logbook.refuse_if_held(runs, now)

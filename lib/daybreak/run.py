@@ -24,7 +24,7 @@ from daybreak import errors, schema
 from daybreak.config import JobConfig
 from daybreak.errors import DaybreakError, GateError, ShardError
 from daybreak.launch import Run, launch, marked, resume
-from daybreak.ops import progress, runlog, session, tracking
+from daybreak.ops import progress, runlog, scaling, session, tracking
 from daybreak.ops.report import Summary
 from daybreak.ops.runlog import RunLog
 from daybreak.score.worker import Scorer
@@ -79,7 +79,8 @@ def _score(run: Run, *, show: bool) -> None:
         placed = shards.assign(marked(run), run.plan, run.binding.keys, outstanding)
         wire = selection.on_the_wire(placed, run.binding)
         columns = schema.staging([key.type for key in run.binding.keys], [one.ddl for one in run.spec.outputs])
-        run.staging.write(wire.mapInPandas(_scorer(run), schema.ddl(columns)))
+        scored = wire.mapInPandas(_scorer(run), schema.ddl(columns), profile=scaling.profile(run.spark))
+        run.staging.write(scored)
 
 
 def _scorer(run: Run) -> Scorer:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from daybreak.config import JobConfig
 from daybreak.errors import DaybreakError, first_line
-from daybreak.ops import session
+from daybreak.ops import scaling, session
 from daybreak.score import registry
 from daybreak.sink.staging import PER_TASK
 from daybreak.source import snapshot
@@ -117,17 +117,20 @@ def in_bytes(size: str) -> int:
 
 
 def _gpu(spark: SparkSession) -> Iterator[Finding]:
-    conf = spark.sparkContext.getConf()
-    asked = conf.get("spark.executor.resource.gpu.amount")
+    conf = dict(spark.sparkContext.getConf().getAll())
+    wanted = scaling.choose(conf)
+    if wanted.task is not None:
+        yield Finding(True, "GPU", f"{wanted.task.gpus:g} a scoring task; {wanted.reason}")
+        return
+    asked, share = conf.get(f"spark.{scaling.EXECUTOR_GPUS}"), conf.get(f"spark.{scaling.TASK_GPUS}")
     if asked is None:
         yield Finding(True, "GPU", "none asked for; models run on the CPU")
         return
-    share = conf.get("spark.task.resource.gpu.amount")
     yield Finding(
         share is not None,
         "GPU",
-        f"{asked} an executor, {share or 'none'} a task",
-        "set spark.task.resource.gpu.amount to 1: one task slot, one worker and one model on each GPU",
+        f"{asked} an executor, {share or 'none'} a task; {wanted.reason}",
+        f"set spark.{scaling.TASK_GPUS} to 1: one task slot, one worker and one model on each GPU",
     )
 
 
