@@ -9,7 +9,7 @@ TESTS := $(wildcard $(addprefix tests/,unit spark cluster browser))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-churn test test-unit lint format bench lock wheel clean
+.PHONY: help venv demo demo-churn test test-unit lint format bench faults lock wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ format: venv ## mends what ruff can mend
 
 bench: venv ## the peers on the same rows, on demand (tests/benchmarks)
 	$(PY) tests/benchmarks/run.py
+
+faults: venv ## kills at random moments over whole runs on a cluster, then the counts: SEED=1 RUNS=10
+	PYTHONPATH=tests/spark $(PY) tests/cluster/campaign.py --seed $(or $(SEED),1) --runs $(or $(RUNS),10)
 
 lock: venv ## requirements/constraints.txt from requirements/dev.in; UPGRADE=1 takes the newest versions
 	$(PY) -m uv pip compile --quiet --no-header --python-version 3.11 $(if $(UPGRADE),--upgrade) --output-file $(LOCK) requirements/dev.in

@@ -92,6 +92,11 @@ class Batch(Section):
         "auto", description="padded tokens (or rows, for models without a size) of one forward pass"
     )
     window_rows: int = Field(8192, ge=1, le=1_000_000, description="rows that are sorted by length together")
+    row_timeout: Duration | None = Field(
+        timedelta(seconds=60),
+        description="a row on which the model takes longer is a dead letter, and a batch that does is tried row by row;"
+        " null: never",
+    )
 
 
 class Shards(Section):
@@ -137,6 +142,9 @@ class JobConfig(Section):
     resume_within: Duration = Field(
         timedelta(hours=18), description="an unfinished run older than this is left alone, and a new one starts"
     )
+    retention: Duration = Field(
+        timedelta(days=7), description="the staged files of runs that are over are removed after this"
+    )
     mlflow: MLflow = MLflow()
 
     @field_validator("window")
@@ -162,7 +170,7 @@ class JobConfig(Section):
 
     def digest(self) -> str:
         """Twelve hex digits of all that decides what a run scores and where it goes, but not of its gates."""
-        chosen = self.model_dump(mode="json", exclude={"gates", "resume_within", "mlflow", "state"})
+        chosen = self.model_dump(mode="json", exclude={"gates", "resume_within", "retention", "mlflow", "state"})
         chosen["input"].pop("freshness")
         for section in ("input", "output"):
             chosen[section]["table"] = absolute(chosen[section]["table"])

@@ -8,6 +8,7 @@ DaybreakError                 1  the run failed
 ├── StaleInputError           4  the input is older than the job allows
 ├── LeaseError                5  another run of the job is alive
 └── ShardError                1  a shard failed every attempt; the finished ones stay staged
+    └── WorkerEndedError      1  ... since it ended its worker process each time
 """
 
 from __future__ import annotations
@@ -74,6 +75,10 @@ class ShardError(DaybreakError):
     """A shard failed every attempt. The finished shards stay staged; the same command resumes them."""
 
     exit_code = 1
+
+
+class WorkerEndedError(ShardError):
+    """A shard ended its Python worker at every attempt: a native crash, a kill for memory."""
 
 
 def first_line(error: BaseException) -> str:

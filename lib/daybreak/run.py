@@ -22,9 +22,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from daybreak import config as configuration
 from daybreak import errors, schema
 from daybreak.config import JobConfig
-from daybreak.errors import DaybreakError, GateError, ShardError
+from daybreak.errors import DaybreakError, GateError, ShardError, WorkerEndedError
 from daybreak.launch import Run, launch, marked, resume
-from daybreak.ops import progress, runlog, scaling, session, tracking
+from daybreak.ops import progress, retention, runlog, scaling, session, tracking
 from daybreak.ops.report import Summary
 from daybreak.ops.runlog import RunLog
 from daybreak.score.worker import Scorer
@@ -55,7 +55,9 @@ def score(
         with _closing(run), runlog.Heartbeat(run.log, run.run_id):
             with run.stage("score"):
                 _score(run, show=show)
-            return _finish(run)
+            summary = _finish(run)
+        _sweep(run)
+        return summary
 
 
 def _finish(run: Run) -> Summary:
@@ -70,8 +72,17 @@ def _finish(run: Run) -> Summary:
 
 
 def _score(run: Run, *, show: bool) -> None:
-    """Score the shards without a receipt, in one Spark job."""
+    """Score the shards without a receipt, in one Spark job. Spark tries a shard that fails again, and then it is
+    isolated; where Spark tries each task only once (``local[*]``), a second job does."""
     done = {receipt.shard_id for receipt in run.staged_before}
+    try:
+        _score_job(run, done, show=show)
+    except WorkerEndedError as error:
+        log.warning("run %s: %s; what is left is scored in processes of its own", run.run_id, error.problem)
+        _score_job(run, {receipt.shard_id for receipt in run.staging.receipts()}, show=show, isolated=True)
+
+
+def _score_job(run: Run, done: set[int], *, show: bool, isolated: bool = False) -> None:
     outstanding = [shard for shard in run.to_score if shard.shard_id not in done]
     if not outstanding:
         return
@@ -79,11 +90,11 @@ def _score(run: Run, *, show: bool) -> None:
         placed = shards.assign(marked(run), run.plan, run.binding.keys, outstanding)
         wire = selection.on_the_wire(placed, run.binding)
         columns = schema.staging([key.type for key in run.binding.keys], [one.ddl for one in run.spec.outputs])
-        scored = wire.mapInPandas(_scorer(run), schema.ddl(columns), profile=scaling.profile(run.spark))
-        run.staging.write(scored)
+        scorer, profile = _scorer(run, isolated=isolated), scaling.profile(run.spark)
+        run.staging.write(wire.mapInPandas(scorer, schema.ddl(columns), profile=profile))
 
 
-def _scorer(run: Run) -> Scorer:
+def _scorer(run: Run, *, isolated: bool) -> Scorer:
     config = run.config
     return Scorer(
         pin=run.model,
@@ -95,6 +106,8 @@ def _scorer(run: Run) -> Scorer:
         params=config.model.params,
         cache_dir=str(Path(tempfile.gettempdir()) / f"daybreak-models-{os.getuid()}"),
         redact=config.redact,
+        row_timeout=config.batch.row_timeout.total_seconds() if config.batch.row_timeout else None,
+        isolated=isolated,
     )
 
 
@@ -129,6 +142,11 @@ def _worker_errors() -> Iterator[None]:
         found = re.findall(r"daybreak\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\tat |\Z)", text, re.DOTALL)
         if found and issubclass(kind := getattr(errors, found[-1][0], DaybreakError), DaybreakError):
             raise kind(found[-1][1].strip()) from error
+        if "Python worker exited unexpectedly" in text:
+            raise WorkerEndedError(
+                "a shard ended its Python worker at every attempt, and the job was ended",
+                fix="the finished shards are staged; the executors' log says what ended it (memory, as a rule)",
+            ) from error
         last = [line for line in text.splitlines() if re.match(r"^[\w.]*(Error|Exception)\b", line)]
         raise ShardError(
             f"a shard failed every attempt, and the job was ended: {last[-1] if last else text.splitlines()[0]}",
@@ -222,6 +240,11 @@ def _metrics(summary: Summary, receipts: Sequence[Receipt]) -> dict[str, float]:
         **{f"seconds_{name}": seconds for name, seconds in summary.timing.items()},
         **{f"shards_{name}": value for name, value in totals.items()},
     }
+
+
+def _sweep(run: Run) -> None:
+    kept = {"retention": run.config.retention, "resume_within": run.config.resume_within}
+    retention.sweep(run.log, run.config.name, now=datetime.now(UTC), **kept)
 
 
 @contextmanager

@@ -106,7 +106,7 @@ DEAD_LETTERS = (
     Column("window", "STRING", "the run's window"),
     Column("shard_id", "INT", "the row's shard"),
     Column("key", "STRING", "the row's key columns, as JSON"),
-    Column("phase", "STRING", "where it failed: key, input, size, preprocess, forward, postprocess"),
+    Column("phase", "STRING", "where it failed: key, input, size, preprocess, forward, postprocess, worker"),
     Column("error_class", "STRING", "class of the error"),
     Column("message", "STRING", "the error's message"),
     Column("attempts", "INT", "passes in which the row took part"),

@@ -49,6 +49,13 @@ class Storage:
             return []
         return [_stored(status) for status in self._fs.listStatus(folder) if _is_data(status)]
 
+    def folders(self, *parts: str) -> list[Stored]:
+        """The folders directly in a folder; empty where there is no such folder."""
+        folder = self._path(self.at(*parts))
+        if not self._fs.exists(folder):
+            return []
+        return [_stored(status) for status in self._fs.listStatus(folder) if status.isDirectory()]
+
     def read_text(self, *parts: str) -> str | None:
         """A small file's text, or None where there is no such file."""
         path = self._path(self.at(*parts))

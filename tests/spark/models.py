@@ -28,15 +28,35 @@ class Double(mlflow.pyfunc.PythonModel):
         return (model_input[["x"]] * self.factor).rename(columns={"x": "y"})
 
 
-class Crashing(mlflow.pyfunc.PythonModel):
-    """y = 2 x; takes its whole process down at one x for as long as a file exists."""
+class Unable(mlflow.pyfunc.PythonModel):
+    """y = 2 x; lacks a module at one x for as long as a file exists, which no row is to blame for."""
 
     def __init__(self, at, flag):
         self.at, self.flag = at, flag
 
     def predict(self, context, model_input, params=None):
         if self.at in set(model_input["x"]) and Path(self.flag).exists():
-            os._exit(139)
+            raise ImportError("libfeatures.so is not mounted")
+        return (model_input[["x"]] * 2).rename(columns={"x": "y"})
+
+
+class Deadly(mlflow.pyfunc.PythonModel):
+    """y = 2 x; at three x it ends its process, exits, and sleeps for ever."""
+
+    def __init__(self, ends, exits, sleeps):
+        self.ends, self.exits, self.sleeps = ends, exits, sleeps
+
+    def predict(self, context, model_input, params=None):
+        import sys
+        import time
+
+        for x in model_input["x"]:
+            if x == self.ends:
+                os._exit(139)
+            if x == self.exits:
+                sys.exit(0)
+            if x == self.sleeps:
+                time.sleep(3600)
         return (model_input[["x"]] * 2).rename(columns={"x": "y"})
 
 
@@ -62,6 +82,25 @@ class NeedsAbsentModule(mlflow.pyfunc.PythonModel):
 
     def predict(self, context, model_input, params=None):
         return model_input
+
+
+class Counted(mlflow.pyfunc.PythonModel):
+    """y = 2 x, so many rows a second; raises at one x; writes down each x that it was given."""
+
+    def __init__(self, calls, rows_per_second, poison=None):
+        self.calls, self.rows_per_second, self.poison = calls, rows_per_second, poison
+
+    def predict(self, context, model_input, params=None):
+        import time
+
+        told = "".join(f"{x}\n" for x in model_input["x"])
+        descriptor = os.open(self.calls, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(descriptor, told.encode())
+        os.close(descriptor)
+        if self.poison in set(model_input["x"]):
+            raise ValueError(f"cannot score {self.poison}")
+        time.sleep(len(model_input) / self.rows_per_second)
+        return (model_input[["x"]] * 2).rename(columns={"x": "y"})
 
 
 class Slow(mlflow.pyfunc.PythonModel):

@@ -12,7 +12,7 @@ from typing import Any
 import mlflow
 import pytest
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-from models import DOUBLE_IN, DOUBLE_OUT, Crashing, Difference, Double, Length
+from models import DOUBLE_IN, DOUBLE_OUT, Difference, Double, Length, Unable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -169,9 +169,9 @@ def test_what_did_not_change_is_not_scored_again(spark: SparkSession, table: Mak
 def test_resume_scores_what_is_left_with_the_first_pins(
     spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_path: Path, by: str
 ) -> None:
-    flag = tmp_path / "crash"
+    flag = tmp_path / "not mounted"
     flag.touch()
-    model = save_model(Crashing(777.0, str(flag)), DOUBLE_IN, DOUBLE_OUT)
+    model = save_model(Unable(777.0, str(flag)), DOUBLE_IN, DOUBLE_OUT)
     source = table(numbers(1000), "id bigint, x double", files=8)
     document = job(source, model, shards={"rows": 125, "by": by})
     with pytest.raises(ShardError, match="same command"):
@@ -179,7 +179,7 @@ def test_resume_scores_what_is_left_with_the_first_pins(
     assert not Path(document["output"]["table"]).exists()
     [failed] = read(spark, f"{document['output']['table']}_daybreak/runs")
     assert failed.status == "failed"
-    assert "shard failed" in failed.error
+    assert "libfeatures.so is not mounted" in failed.error
 
     flag.unlink()
     table([(5000, 1.0)], "id bigint, x double", mode="append", files=1)  # the table moves on: the run does not

@@ -74,12 +74,10 @@ def is_alive(holder: Holder, beat: datetime | None, *, here: Holder, now: dateti
     """Whether the driver that holds a run may still be at work. Pure.
 
     ``start`` is :func:`process_start` of the holder's process on this machine. On the same machine a process that
-    is gone is dead at once; elsewhere it is dead when its heartbeat is stale.
+    is gone is dead at once; any other is dead when its heartbeat is stale: it may be paused, and cannot publish then.
     """
-    if holder == here:
+    if holder == here or (holder.host == here.host and start != holder.start):
         return False
-    if holder.host == here.host:
-        return start == holder.start
     return beat is not None and now - beat < STALE_AFTER
 
 
@@ -220,6 +218,11 @@ class RunLog:
         text = json.dumps({"holder": str(Holder.here()), "at": datetime.now(UTC).isoformat()})
         self.storage.write_text(text, "heartbeats", run_id)
 
+    def beaten_by_another(self, run_id: str) -> bool:
+        """Whether another driver has beaten for the run since this one did."""
+        text = self.storage.read_text("heartbeats", run_id) or ""
+        return '"holder"' in text and str(Holder.here()) not in text
+
     def last_beat(self, run_id: str) -> datetime | None:
         text = self.storage.read_text("heartbeats", run_id)
         try:
@@ -229,7 +232,7 @@ class RunLog:
 
 
 class Heartbeat:
-    """Beats for a run in a thread of its own, while the ``with`` block lasts."""
+    """Beats for a run in a thread of its own, while the ``with`` block lasts and no other driver beats for it."""
 
     def __init__(self, runlog: RunLog, run_id: str, *, every: timedelta = BEAT_EVERY) -> None:
         self._runlog, self._run_id, self._every = runlog, run_id, every.total_seconds()
@@ -239,6 +242,9 @@ class Heartbeat:
     def _run(self) -> None:
         while not self._done.wait(self._every):
             try:
+                if self._runlog.beaten_by_another(self._run_id):
+                    log.warning("run %s: another driver has taken it over", self._run_id)
+                    return
                 self._runlog.beat(self._run_id)
             except Exception:
                 log.warning("run %s: a heartbeat could not be written", self._run_id, exc_info=True)

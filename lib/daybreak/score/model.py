@@ -15,7 +15,7 @@ from daybreak.score.cache import fetch
 from daybreak.score.registry import ModelPin
 from daybreak.score.signature import ModelSpec
 
-__all__ = ["PredictModel", "StagedModel", "load", "load_cached"]
+__all__ = ["PredictModel", "StagedModel", "forget", "load", "load_cached"]
 
 Array = np.ndarray[Any, Any]
 _STAGES = ("size", "preprocess", "forward", "postprocess")
@@ -197,3 +197,8 @@ def load_cached(
         path = fetch(pin, cache_dir)
         _LOADED[key] = load(path, spec, precision=precision, device=device, params=params)
     return _LOADED[key]
+
+
+def forget() -> None:
+    """Let go of the models of this process."""
+    _LOADED.clear()

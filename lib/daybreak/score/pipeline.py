@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,7 +52,7 @@ _SHRUNK = "out of memory on a batch of %d rows and %d tokens; the budget is %d t
 @dataclass(frozen=True)
 class Failure:
     """One row that has no prediction: its place in the window, the phase (input, size, preprocess, forward,
-    postprocess) and error that refused it, and how many times it was tried."""
+    postprocess, worker) and error that refused it, and how many times it was tried."""
 
     position: int
     phase: str
@@ -168,22 +169,29 @@ class _Job:
         first, second = (_Job(self.window, rows, self.attempt + 1) for rows in parts)
         return first, second
 
+    @property
+    def singles(self) -> list[_Job]:
+        return [_Job(self.window, self.rows[i : i + 1], self.attempt + 1) for i in range(len(self.rows))]
+
 
 @dataclass(frozen=True)
 class _Caught:
-    """An error reduced to text, so that nothing holds on to the failed batch's memory."""
+    """An error reduced to text, so that nothing holds on to the failed batch's memory. An error of an isolated
+    model names its own phase; one that cost a process is dear, so its batch is tried row by row and not halved."""
 
     phase: str
     error_class: str
     message: str
     out_of_memory: bool
+    singly: bool
 
     @classmethod
-    def of(cls, phase: str, error: Exception) -> _Caught:
-        return cls(phase, type(error).__name__, str(error) or "no message", _is_out_of_memory(error))
+    def of(cls, phase: str, error: BaseException) -> _Caught:
+        told = (type(error).__name__, str(error) or "no message", is_out_of_memory(error))
+        return cls(getattr(error, "phase", phase), *told, getattr(error, "singly", False))
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     name = type(error).__name__
     if "OutOfMemory" in name or "MemoryError" in name:
         return True
@@ -191,18 +199,21 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
 
 
-def _is_fatal(error: Exception) -> bool:
-    """What no row is to blame for, or what leaves the process unusable: a missing module, a broken device."""
-    if isinstance(error, ImportError | DaybreakError):
-        return True
-    return "CUDA error" in str(error) and not _is_out_of_memory(error)
+def is_device_error(error: BaseException) -> bool:
+    """What leaves the process unusable, as a device-side assertion does."""
+    return "CUDA error" in str(error) and not is_out_of_memory(error)
+
+
+def _is_fatal(error: BaseException) -> bool:
+    """What no row is to blame for, or what only a new process can bear: a missing module, a broken device."""
+    return isinstance(error, ImportError | DaybreakError) or is_device_error(error)
 
 
 def _caught(phase: str, step: Callable[..., Any], *args: Any) -> Any:
     """What ``step`` returns, or a ``_Caught``; fatal errors propagate."""
     try:
         return step(*args)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a model that calls sys.exit has failed, and not the worker
         if _is_fatal(error):
             raise
         return _Caught.of(phase, error)
@@ -283,6 +294,7 @@ class Pipeline:
         max_rows: the most rows of a batch.
         threads: threads that preprocess.
         clock: seconds, for the statistics.
+        guard: entered around each stage of the model, for who watches over stages that hang.
     """
 
     def __init__(
@@ -294,8 +306,10 @@ class Pipeline:
         max_rows: int = 4096,
         threads: int = 1,
         clock: Callable[[], float] = time.perf_counter,
+        guard: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self.stats = Stats()
+        self._guard = guard
         self._model = model
         self._spec = spec
         self._max_rows = max_rows
@@ -329,7 +343,8 @@ class Pipeline:
     def _timed(self, stage: str, step: Callable[..., Any], *args: Any) -> Any:
         started = self._clock()
         try:
-            return step(*args)
+            with self._guard() if stage != "read" else nullcontext():
+                return step(*args)
         finally:
             with self._lock:
                 setattr(self.stats, stage, getattr(self.stats, stage) + self._clock() - started)
@@ -419,7 +434,7 @@ class Pipeline:
             job.window.score(job.rows, done, job.attempt)
             return True
         if done.out_of_memory:
-            _release_memory()
+            release_memory()
         if len(job.rows) == 1:
             job.window.fail(int(job.rows[0]), done, job.attempt)
             return not done.out_of_memory
@@ -429,7 +444,7 @@ class Pipeline:
         before = self._budget.copy()
         if done.out_of_memory:
             self._budget.failed(job.cost)
-        outcomes = [self._attempt(half) for half in job.halves]
+        outcomes = [self._attempt(part) for part in (job.singles if done.singly else job.halves)]
         blameless = all(outcomes)
         if not blameless:  # one row was too much by itself, which says nothing about the budget
             self._budget = before
@@ -444,7 +459,8 @@ def _auto_tokens(model: Any, max_rows: int) -> int:
     return AUTO_TOKENS_CUDA if str(getattr(model, "device", "cpu")).startswith("cuda") else AUTO_TOKENS
 
 
-def _release_memory() -> None:
+def release_memory() -> None:
+    """Give a CUDA device's cached blocks back, where torch has one in use."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         gc.collect()

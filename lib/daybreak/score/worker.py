@@ -14,7 +14,8 @@ import socket
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +23,13 @@ import numpy as np
 import pandas as pd
 
 from daybreak import schema
-from daybreak.score.model import StagedModel, load_cached
+from daybreak.score.isolated import MAX_ROWS, Isolated
+from daybreak.score.model import forget, load_cached
 from daybreak.score.pipeline import Failure, Pipeline, WindowResult
 from daybreak.score.registry import ModelPin
 from daybreak.score.signature import Field, ModelSpec
 from daybreak.score.values import is_null
+from daybreak.score.watchdog import Watchdog
 
 _REDACTED = "redacted: the job has redact: true"
 
@@ -37,6 +40,10 @@ class Scorer:
 
     A picklable description; nothing of the model travels with it. ``features`` are the inputs that the frames
     carry as ``f0..``, and ``keys`` is the number of key columns, ``k0..``.
+
+    A task that is tried again scores in a child process, since the row to blame may have ended the worker; so does
+    every task where ``isolated`` says so. A stage of the model that takes longer than ``row_timeout`` seconds ends
+    the process, or the child.
 
     Raises what ends the task, and with it the attempt: ModelLoadError. A row that fails is no exception but a
     dead letter.
@@ -51,15 +58,16 @@ class Scorer:
     params: dict[str, Any]
     cache_dir: str
     redact: bool
+    row_timeout: float | None = None
+    isolated: bool = False
 
     def __call__(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         first = next((frame for frame in frames if len(frame)), None)
         if first is None:
             return
         began = time.time()
-        model = self._load()
-        shard = _Shard(self, int(first["shard_id"].iloc[0]), _attempt())
-        pipeline = Pipeline(model, self.spec, tokens=self.tokens)
+        number, attempt = _attempt()
+        shard = _Shard(self, int(first["shard_id"].iloc[0]), attempt)
         waiting: deque[_Frame] = deque()
 
         def windows() -> Iterator[pd.DataFrame]:
@@ -68,13 +76,26 @@ class Scorer:
                     waiting.append(_Frame(frame, self.keys))
                     yield waiting[-1].inputs(self.features)
 
-        loaded = time.time()
-        for result in pipeline.run(windows()):
-            yield from shard.rows(waiting.popleft(), result)
-        yield shard.receipt(pipeline.stats.as_dict(), load_seconds=loaded - began, began=began)
+        with self._engine(isolated=self.isolated or number > 0) as (pipeline, about):
+            loaded = time.time()
+            for result in pipeline.run(windows()):
+                yield from shard.rows(waiting.popleft(), result)
+            facts = {**pipeline.stats.as_dict(), **about(), "load_seconds": round(loaded - began, 4)}
+        yield shard.receipt(facts, began=began)
 
-    def _load(self) -> StagedModel:
-        return load_cached(self.pin, self.spec, cache_dir=self.cache_dir, precision=self.precision, params=self.params)
+    @contextmanager
+    def _engine(self, *, isolated: bool) -> Iterator[tuple[Pipeline, Callable[[], dict[str, Any]]]]:
+        """The pipeline with the model in place or in a child, and what the receipt says of that."""
+        load: dict[str, Any] = {"pin": self.pin, "spec": self.spec, "cache_dir": self.cache_dir}
+        load |= {"precision": self.precision, "params": self.params}
+        if not isolated:
+            guard = Watchdog(self.row_timeout) if self.row_timeout else nullcontext
+            yield Pipeline(load_cached(**load), self.spec, tokens=self.tokens, guard=guard), dict
+            return
+        forget()  # a device has room for one model
+        with Isolated(load, row_timeout=self.row_timeout) as model:
+            pipeline = Pipeline(model, self.spec, tokens=self.tokens, max_rows=MAX_ROWS)
+            yield pipeline, lambda: {"isolated": 1, "processes_ended": model.ended}
 
 
 class _Frame:
@@ -124,10 +145,9 @@ class _Shard:
             null = [Failure(i, "key", "NullKey", "a key column is null", 0) for i in range(len(window.nameless))]
             yield self._dead(window.nameless, window.keys, null)
 
-    def receipt(self, stats: dict[str, Any], *, load_seconds: float, began: float) -> pd.DataFrame:
+    def receipt(self, facts: dict[str, Any], *, began: float) -> pd.DataFrame:
         facts = {
-            **stats,
-            "load_seconds": round(load_seconds, 4),
+            **facts,
             "began": round(began, 3),
             "ended": round(time.time(), 3),
             "host": socket.gethostname(),
@@ -190,10 +210,11 @@ def _plain(value: Any) -> Any:
     return value if finite else str(value)
 
 
-def _attempt() -> str:
-    """Names one execution of a task. No two are alike, whatever the application or the driver."""
+def _attempt() -> tuple[int, str]:
+    """How often this task was tried before, and a name of this execution of it: no two are alike, whatever the
+    application or the driver."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     number = f"{context.stageId()}.{context.taskAttemptId()}" if context else "local"
-    return f"{number}-{uuid.uuid4().hex[:12]}"
+    return context.attemptNumber() if context else 0, f"{number}-{uuid.uuid4().hex[:12]}"

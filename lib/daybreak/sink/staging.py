@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from daybreak import schema
+from daybreak.errors import DaybreakError
 from daybreak.schema import Column, quoted, wire
 from daybreak.storage import Storage
 
@@ -53,6 +54,11 @@ class Staging:
         frame.write.mode("overwrite").parquet(self.storage.at("plan"))
 
     def read_plan(self) -> list[dict[str, Any]]:
+        if not self.storage.exists("plan"):
+            raise DaybreakError(
+                f"the run has no plan in {self.storage.root}: its staged files were removed",
+                fix="--fresh starts a new run; retention in the job file says how long staged files are kept",
+            )
         plan = self.spark.read.schema(schema.ddl(schema.PLAN)).parquet(self.storage.at("plan"))
         return [row.asDict() for row in plan.orderBy("shard_id").collect()]
 

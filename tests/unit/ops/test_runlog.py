@@ -18,7 +18,8 @@ FRESH, STALE = NOW - timedelta(seconds=5), NOW - STALE_AFTER
     ("holder", "beat", "start", "alive"),
     [
         (HERE, FRESH, "5000", False),  # this driver itself
-        (Holder("here", 7, "10"), STALE, "10", True),  # a process of this machine, even if it was paused
+        (Holder("here", 7, "10"), FRESH, "10", True),
+        (Holder("here", 7, "10"), STALE, "10", False),  # a process of this machine that was paused
         (Holder("here", 7, "10"), FRESH, None, False),  # killed a moment ago
         (Holder("here", 7, "10"), FRESH, "99", False),  # its number was used again
         (Holder("there", 7, "10"), FRESH, None, True),

@@ -1,0 +1,127 @@
+"""Rows that end or stall their worker, other writers on the output, and what is left behind: in real runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from delta.tables import DeltaTable
+from models import DOUBLE_IN, DOUBLE_OUT, Deadly, Double
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from daybreak import score
+from daybreak.ops.runlog import RunLog
+
+Make = Callable[..., Any]
+REPO = Path(__file__).parents[2]
+
+
+def read(spark: SparkSession, path: str | Path) -> list[Any]:
+    return spark.read.format("delta").load(str(path)).collect()
+
+
+def test_case_20_21_rows_that_end_or_stall_their_worker_are_dead_letters_and_the_run_goes_on(
+    spark: SparkSession, table: Make, save_model: Make, job: Make
+) -> None:
+    model = save_model(Deadly(7.0, 150.0, 399.0), DOUBLE_IN, DOUBLE_OUT)
+    source = table([(i, float(i)) for i in range(400)], "id bigint, x double")
+    lenient = {"gates": {"max_dead_fraction": 0.1}, "shards": {"rows": 100, "by": "key"}}
+    summary = score(job(source, model, batch={"row_timeout": "3s"}, **lenient), spark=spark)
+
+    assert (summary.status, summary.rows_scored, summary.rows_dead) == ("published", 397, 3)
+    assert {row.id: row.y for row in read(spark, summary.output)} == {
+        i: 2.0 * i for i in range(400) if i not in (7, 150, 399)
+    }
+    state = f"{summary.output}_daybreak"
+    letters = {json.loads(row.key)["id"]: row for row in read(spark, f"{state}/dead_letters")}
+    assert {key: (row.phase, row.error_class) for key, row in letters.items()} == {
+        7: ("worker", "ProcessEndedError"),
+        150: ("forward", "SystemExit"),
+        399: ("worker", "RowTimeoutError"),
+    }
+    facts = [json.loads(row.receipt) for row in read(spark, f"{state}/shards")]
+    assert sorted(one.get("processes_ended", 0) for one in facts) in ([0, 0, 2, 2], [0, 0, 0, 4])
+
+
+def test_case_20_where_spark_tries_a_task_only_once(
+    spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_path: Path
+) -> None:
+    model = save_model(Deadly(7.0, -1.0, -1.0), DOUBLE_IN, DOUBLE_OUT)
+    document = job(table([(i, float(i)) for i in range(100)], "id bigint, x double"), model)
+    config = tmp_path / "job.yaml"
+    config.write_text(json.dumps(document))
+    once = ["--conf", "spark.master=local[2]", "--conf", "spark.driver.memory=1g", "--conf", "spark.ui.enabled=false"]
+    command = [str(REPO / "spark-submit.sh"), *once, "jobs/score.py", "--config", str(config), "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout.splitlines()[-1])
+    assert (told["rows_scored"], told["rows_dead"]) == (99, 1)
+    assert "scored in processes of its own" in ended.stderr
+
+
+def test_case_26_writers_that_conflict_end_as_if_one_had_come_after_the_other(
+    spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_path: Path
+) -> None:
+    """Two jobs and a busy third writer on one table of latest scores; keys 100 to 199 are in both jobs."""
+    models = [save_model(Double(factor=factor), DOUBLE_IN, DOUBLE_OUT, name=f"m{factor:g}") for factor in (2.0, 3.0)]
+    documents = []
+    for i, (model, first) in enumerate(zip(models, (0, 100), strict=True)):
+        rows = table([(k, float(k)) for k in range(first, first + 200)], "id bigint, x double", name=f"in{i}")
+        over = {"name": f"job{i}", "output": {"mode": "latest"}, "state": str(tmp_path / f"state{i}")}
+        documents.append(job(rows, model, **over))
+    score(documents[0], spark=spark)
+    output = documents[0]["output"]["table"]
+    summaries, done = [], threading.Event()
+
+    def busy() -> None:
+        while not done.is_set():
+            DeltaTable.forPath(spark, output).update("id = 0", {"y": F.lit(-1.0)})
+
+    jobs = [
+        threading.Thread(target=lambda document=document: summaries.append(score(document, spark=spark, show=False)))
+        for document in documents
+    ]
+    other = threading.Thread(target=busy)
+    for thread in (*jobs, other):
+        thread.start()
+    for thread in jobs:
+        thread.join()
+    done.set()
+    other.join()
+
+    assert [summary.status for summary in summaries] == ["published", "published"]
+    by_key = {row.id: row for row in read(spark, output)}
+    assert len(read(spark, output)) == len(by_key) == 300
+    factors = {key: round(row.y / key) for key, row in by_key.items() if key}
+    assert {factors[key] for key in range(1, 100)} == {2}
+    assert {factors[key] for key in range(200, 300)} == {3}
+    assert {factors[key] for key in range(100, 200)} in ({2}, {3})  # one job after the other, whole
+    for document, summary in zip(documents, sorted(summaries, key=lambda one: one.job), strict=True):
+        log = RunLog(spark, document["state"])
+        assert [row.status for row in log.of_job(summary.job)][:1] == ["published"]
+
+
+def test_staged_files_of_published_runs_go_after_their_retention(
+    spark: SparkSession, table: Make, save_model: Make, job: Make
+) -> None:
+    document = job(
+        table([(i, float(i)) for i in range(50)], "id bigint, x double"), save_model(Double(), DOUBLE_IN, DOUBLE_OUT)
+    )
+    first = score(document, spark=spark)
+    staging = Path(f"{first.output}_daybreak/staging")
+    assert [folder.name for folder in staging.iterdir()] == [first.run_id]
+    second = score({**document, "window": "w2"}, spark=spark)
+    assert {folder.name for folder in staging.iterdir()} == {first.run_id, second.run_id}
+
+    third = score({**document, "window": "w3", "retention": "0s"}, spark=spark)
+    assert list(staging.iterdir()) == []
+    assert {row.run_id for row in read(spark, f"{first.output}_daybreak/runs")} == {
+        one.run_id for one in (first, second, third)
+    }
+    assert len(read(spark, first.output)) == 150
