@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ CONF = Path(__file__).parents[2] / "conf" / "spark" / "local.conf"
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    with session() as running:
+        yield running
+
+
+@contextmanager
+def session() -> Iterator[SparkSession]:
     """conf/spark/local.conf, as spark-submit.sh reads it, with less of everything."""
     scratch = tempfile.mkdtemp(prefix="daybreak-tests-")
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -52,10 +59,10 @@ def spark() -> Iterator[SparkSession]:
     }
     for key, value in small.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    running = builder.getOrCreate()
+    running.sparkContext.setLogLevel("ERROR")
+    yield running
+    running.stop()
     shutil.rmtree(scratch, ignore_errors=True)
 
 
