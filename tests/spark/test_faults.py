@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from delta.tables import DeltaTable
 from models import DOUBLE_IN, DOUBLE_OUT, Deadly, Double
 from pyspark.sql import SparkSession
@@ -66,7 +67,7 @@ def test_case_20_where_spark_tries_a_task_only_once(
 
 
 def test_case_26_writers_that_conflict_end_as_if_one_had_come_after_the_other(
-    spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_path: Path
+    spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two jobs and a busy third writer on one table of latest scores; keys 100 to 199 are in both jobs."""
     models = [save_model(Double(factor=factor), DOUBLE_IN, DOUBLE_OUT, name=f"m{factor:g}") for factor in (2.0, 3.0)]
@@ -79,8 +80,11 @@ def test_case_26_writers_that_conflict_end_as_if_one_had_come_after_the_other(
     output = documents[0]["output"]["table"]
     summaries, done = [], threading.Event()
 
+    def overtaken() -> int:
+        return sum("another writer committed first" in record.message for record in caplog.records)
+
     def busy() -> None:
-        while not done.is_set():
+        while not done.is_set() and overtaken() < 3:
             DeltaTable.forPath(spark, output).update("id = 0", {"y": F.lit(-1.0)})
 
     jobs = [
@@ -94,6 +98,7 @@ def test_case_26_writers_that_conflict_end_as_if_one_had_come_after_the_other(
         thread.join()
     done.set()
     other.join()
+    assert overtaken() >= 3
 
     assert [summary.status for summary in summaries] == ["published", "published"]
     by_key = {row.id: row for row in read(spark, output)}

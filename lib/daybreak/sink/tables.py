@@ -8,17 +8,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from delta.exceptions import DeltaConcurrentModificationException
+from delta import exceptions as delta_errors
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from daybreak import schema
-from daybreak.errors import first_line
+from daybreak.errors import DaybreakError, first_line
 from daybreak.schema import Column
 
 log = logging.getLogger(__name__)
 _R = TypeVar("_R")
+CONFLICTS = (  # siblings in Python: not the subclasses of the first that they are in Java
+    delta_errors.DeltaConcurrentModificationException,
+    delta_errors.ConcurrentWriteException,
+    delta_errors.MetadataChangedException,
+    delta_errors.ProtocolChangedException,
+    delta_errors.ConcurrentAppendException,
+    delta_errors.ConcurrentDeleteReadException,
+    delta_errors.ConcurrentDeleteDeleteException,
+    delta_errors.ConcurrentTransactionException,
+)
 _TXN_APP, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _AWKWARD = set(" ,;{}()\n\t=")
@@ -46,15 +56,20 @@ def transaction(spark: SparkSession, *, app: str, version: int, note: str) -> It
             spark.conf.unset(key)
 
 
-def retried(action: Callable[[], _R], *, attempts: int = 6, sleep: Callable[[float], None] = time.sleep) -> _R:
-    """Run an action again when another writer's commit came between; the last conflict is raised."""
-    for attempt in range(1, attempts):
+def retried(action: Callable[[], _R], *, attempts: int = 8, sleep: Callable[[float], None] = time.sleep) -> _R:
+    """Run an action again when another writer's commit came between. Raises DaybreakError after the last try."""
+    for attempt in range(1, attempts + 1):
         try:
             return action()
-        except DeltaConcurrentModificationException as conflict:
-            log.warning("another writer committed first (try %d of %d): %s", attempt, attempts, first_line(conflict))
+        except CONFLICTS as conflict:
+            said = first_line(conflict)
+            log.warning("another writer committed first (try %d of %d): %s", attempt, attempts, said)
+        if attempt < attempts:
             sleep(0.2 * 2**attempt)
-    return action()
+    raise DaybreakError(
+        f"another writer committed first at each of {attempts} tries: {said}",
+        fix="what is staged stays: run the same command when the other writer is done, or keep it off this table",
+    )
 
 
 def create(
