@@ -211,9 +211,9 @@ def _plan(run: Run) -> tuple[Plan, list[Shard]]:
         run.held = _held(run)
     with shards.one_split_a_partition(run.spark, run.plan.split_bytes):
         rows = marked(run)
-        splits = shards.layout(rows)
+        splits = shards.layout(rows, run.binding.features)
         plan = shards.choose(splits, run.config.shards, split_bytes=run.plan.split_bytes, selective=selective)
-        return plan, shards.cut(rows, plan, run.binding.keys, splits)
+        return plan, shards.cut(rows, plan, run.binding, splits)
 
 
 def _held(run: Run) -> dict[str, Any]:

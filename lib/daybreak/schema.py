@@ -152,6 +152,7 @@ PLAN = (
     Column("start", "BIGINT", "first byte of the split"),
     Column("rows", "BIGINT", "rows of the shard"),
     Column("skipped", "BIGINT", "rows of the shard that need no score"),
+    Column("cost", "BIGINT", "estimated cost of the rows to score: one each, and the bytes of their text"),
 )
 
 

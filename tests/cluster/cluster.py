@@ -275,7 +275,6 @@ class Cluster:
         ui, number = free_port(), len(self._drivers)
         here = {
             "spark.ui.port": str(ui),
-            "spark.local.dir": str(self.folder / "local"),
             "spark.driver.extraJavaOptions": SMALL_JVM,
             "spark.executor.extraJavaOptions": f"{SMALL_JVM} -Djava.io.tmpdir={self.folder}/tmp",
         }
@@ -283,7 +282,8 @@ class Cluster:
         words = [word for key, value in chosen.items() for word in ("--conf", f"{key}={value}")]
         command = [str(self.home / "spark-submit.sh"), "--env", "standalone-gpu", "--master", self.master_url, *words]
         # the list of Delta's jars is the repository's, so that Ivy is asked once
-        own = {**self._environment(), "PYSPARK_PYTHON": sys.executable, "DAYBREAK_CACHE": str(REPO / "build")}
+        cache = {"DAYBREAK_CACHE": str(REPO / "build"), "SPARK_LOCAL_DIRS": str(self.folder / "local")}
+        own = {**self._environment(), "PYSPARK_PYTHON": sys.executable, **cache}
         del own["SPARK_HOME"]  # to be found by the script
         driver = Driver(
             [*command, job, "--config", str(config), "--json", *arguments],

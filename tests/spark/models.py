@@ -11,6 +11,7 @@ from mlflow.types import ColSpec, DataType, Schema
 DOUBLE_IN = Schema([ColSpec(DataType.double, "x")])
 DOUBLE_OUT = Schema([ColSpec(DataType.double, "y")])
 PLACED_OUT = Schema([*DOUBLE_OUT.inputs, *(ColSpec(DataType.string, name) for name in ("gpu", "package"))])
+ATTEMPT_OUT = Schema([*DOUBLE_OUT.inputs, ColSpec(DataType.long, "attempt")])
 TEXT_IN = Schema([ColSpec(DataType.string, "text")])
 LENGTH_OUT = Schema([ColSpec(DataType.long, "length")])
 
@@ -129,3 +130,23 @@ class Placed(mlflow.pyfunc.PythonModel):
         time.sleep(len(model_input) / self.rows_per_second)
         gpu = TaskContext.get().resources()["gpu"].addresses[0]
         return (model_input[["x"]] * 2).rename(columns={"x": "y"}).assign(gpu=gpu, package=daybreak.__file__)
+
+
+class Straggling(mlflow.pyfunc.PythonModel):
+    """y = 2 x, and which attempt of its task computed it. At one x a first attempt hangs, and another raises."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def predict(self, context, model_input, params=None):
+        import time
+
+        from pyspark import TaskContext
+
+        context = TaskContext.get()  # none in the process of its own where a second attempt scores
+        attempt = context.attemptNumber() if context else 1
+        if self.at in set(model_input["x"]):
+            if attempt == 0:
+                time.sleep(600)
+            raise ValueError(f"cannot score {self.at}")
+        return (model_input[["x"]] * 2).rename(columns={"x": "y"}).assign(attempt=attempt)

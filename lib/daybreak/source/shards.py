@@ -17,10 +17,11 @@ from pyspark.sql import functions as F
 
 from daybreak.config import Shards
 from daybreak.schema import RESERVED, Column, quoted
+from daybreak.source.preflight import Binding, Feature
 
 SHARD, PATH, START, SKIP = (f"{RESERVED}{name}" for name in ("shard", "path", "start", "skip"))
 _PLACE, _TODO_PATH, _TODO_START = (f"{RESERVED}{name}" for name in ("place", "todo_path", "todo_start"))
-_ROWS, _SKIPPED = f"{RESERVED}rows", f"{RESERVED}skipped"
+_ROWS, _SKIPPED, _COST = f"{RESERVED}rows", f"{RESERVED}skipped", f"{RESERVED}cost"
 
 _UNEVEN = 4
 _SPLIT_CONFS = ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes")
@@ -28,13 +29,14 @@ _SPLIT_CONFS = ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostIn
 
 @dataclass(frozen=True)
 class Shard:
-    """``path`` and ``start`` name the split of a shard that is one; ``skipped`` rows need no score."""
+    """``path`` and ``start`` name the split of a shard that is one; ``skipped`` rows need no score and cost nothing."""
 
     shard_id: int
     path: str | None
     start: int | None
     rows: int
     skipped: int
+    cost: int
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,17 @@ class Split:
     path: str
     start: int
     rows: int
+    cost: int
 
 
 def choose(splits: Sequence[Split], wanted: Shards, *, split_bytes: int, selective: bool = False) -> Plan:
     """Decide how to cut. Pure.
 
     ``auto`` takes the file splits when most of the rows lie in splits of a quarter to four times ``shards.rows``
-    and none is larger, and ``selective`` (a join that would shuffle the rows anyway) is off.
+    and none is larger, none costs more than four times what so many rows cost on average, and ``selective`` (a join
+    that would shuffle the rows anyway) is off.
     """
-    rows = sum(split.rows for split in splits)
+    rows, cost = sum(split.rows for split in splits), sum(split.cost for split in splits)
     buckets = max(1, -(-rows // wanted.rows))
 
     def by_key(reason: str) -> Plan:
@@ -77,6 +81,10 @@ def choose(splits: Sequence[Split], wanted: Shards, *, split_bytes: int, selecti
     fitting = sum(split.rows for split in splits if split.rows * _UNEVEN >= wanted.rows)
     if largest > wanted.rows * _UNEVEN:
         return by_key(f"a file split has {largest} rows, more than {_UNEVEN} times shards.rows ({wanted.rows})")
+    dearest = max((split.cost for split in splits), default=0)
+    if dearest * rows > wanted.rows * cost * _UNEVEN:
+        times = dearest * rows / (wanted.rows * cost)
+        return by_key(f"a file split costs {times:.1f} times what shards.rows ({wanted.rows}) rows cost on average")
     if fitting * 2 < rows:
         return by_key(f"most rows lie in file splits of under a quarter of shards.rows ({wanted.rows})")
     return by_files(f"{len(splits)} file splits of up to {largest} rows are near shards.rows ({wanted.rows})")
@@ -108,9 +116,15 @@ def with_split(table: DataFrame) -> DataFrame:
     return table.withColumns({PATH: meta["file_path"], START: meta["file_block_start"]})
 
 
-def layout(rows: DataFrame) -> list[Split]:
+def cost(features: Sequence[Feature]) -> SparkColumn:
+    """The estimated cost of scoring a row: one, and the bytes of its text. Null text has none."""
+    text = [F.expr(feature.sql) for feature in features if feature.field.type in ("string", "binary")]
+    return sum((F.coalesce(F.octet_length(one), F.lit(0)) for one in text), F.lit(1)).cast("long")
+
+
+def layout(rows: DataFrame, features: Sequence[Feature]) -> list[Split]:
     """The splits that hold rows, in a fixed order."""
-    counted = rows.groupBy(PATH, START).count().collect()
+    counted = rows.groupBy(PATH, START).agg(F.count(F.lit(1)), F.sum(cost(features))).collect()
     return sorted((Split(*row) for row in counted), key=lambda split: (split.path, split.start))
 
 
@@ -119,26 +133,31 @@ def bucket(keys: Sequence[Column], count: int) -> SparkColumn:
     return F.pmod(F.xxhash64(*(F.col(quoted(key.name)) for key in keys)), F.lit(count)).cast("int")
 
 
-def cut(rows: DataFrame, plan: Plan, keys: Sequence[Column], splits: Sequence[Split]) -> list[Shard]:
+def cut(rows: DataFrame, plan: Plan, binding: Binding, splits: Sequence[Split]) -> list[Shard]:
     """The shards of the plan that hold rows, with the rows of each, counted from the input itself."""
     if plan.by == "files":
-        return [Shard(i, split.path, split.start, split.rows, 0) for i, split in enumerate(splits)]
+        return [Shard(i, split.path, split.start, split.rows, 0, split.cost) for i, split in enumerate(splits)]
+    skipped = F.sum(F.col(SKIP).cast("long")).alias(_SKIPPED)
+    costs = F.sum(F.when(F.col(SKIP), 0).otherwise(cost(binding.features))).alias(_COST)
     counted = (
-        rows.groupBy(bucket(keys, plan.count).alias(SHARD))
-        .agg(F.count(F.lit(1)).alias(_ROWS), F.sum(F.col(SKIP).cast("long")).alias(_SKIPPED))
+        rows.groupBy(bucket(binding.keys, plan.count).alias(SHARD))
+        .agg(F.count(F.lit(1)).alias(_ROWS), skipped, costs)
         .orderBy(SHARD)
         .collect()
     )
-    return [Shard(row[SHARD], None, None, row[_ROWS], row[_SKIPPED]) for row in counted]
+    return [Shard(row[SHARD], None, None, row[_ROWS], row[_SKIPPED], row[_COST]) for row in counted]
 
 
 def assign(rows: DataFrame, plan: Plan, keys: Sequence[Column], outstanding: Sequence[Shard]) -> DataFrame:
-    """The rows of the outstanding shards with their shard, one shard a partition.
+    """The rows of the outstanding shards with their shard, one shard a partition, the dearest first.
 
-    Rows of finished shards fall out in the join with the (small, broadcast) list of what is left.
+    Spark starts tasks in the order of their partitions: what takes longest should not be what starts last. (It sorts
+    file splits by their bytes itself.) Rows of finished shards fall out in the join with the (small, broadcast) list of
+    what is left.
     """
     spark = rows.sparkSession
-    listed = [(shard.shard_id, shard.path, shard.start, place) for place, shard in enumerate(outstanding)]
+    dearest_first = sorted(outstanding, key=lambda shard: (-shard.cost, shard.shard_id))
+    listed = [(shard.shard_id, shard.path, shard.start, place) for place, shard in enumerate(dearest_first)]
     columns = f"{SHARD} int, {_TODO_PATH} string, {_TODO_START} bigint, {_PLACE} int"
     todo = F.broadcast(spark.createDataFrame(listed, columns))
     if plan.by == "files":

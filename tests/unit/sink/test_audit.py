@@ -10,7 +10,7 @@ from daybreak.sink.audit import Counts, hold_gates, reconcile
 from daybreak.sink.staging import Receipt
 from daybreak.source.shards import Shard
 
-PLAN = [Shard(0, None, None, 10, 0), Shard(1, None, None, 8, 3), Shard(2, None, None, 4, 4)]
+PLAN = [Shard(0, None, None, 10, 0, 10), Shard(1, None, None, 8, 3, 5), Shard(2, None, None, 4, 4, 0)]
 RECEIPTS = [Receipt(0, "a", 10, 9, 1), Receipt(1, "b", 5, 5, 0)]
 STAGED = {0: {"scored": 9, "dead": 1}, 1: {"scored": 5}}
 

@@ -9,7 +9,7 @@ from daybreak.source.shards import Split, choose
 
 
 def splits(*rows: int) -> list[Split]:
-    return [Split(f"file{i}", 0, count) for i, count in enumerate(rows)]
+    return [Split(f"file{i}", 0, count, count) for i, count in enumerate(rows)]
 
 
 CASES = [
@@ -35,3 +35,21 @@ def test_choose(rows: list[int], by: str, selective: bool, cut_by: str, count: i
     plan = choose(splits(*rows), Shards(by=by, rows=5000), split_bytes=1, selective=selective)  # type: ignore[arg-type]
     assert (plan.by, plan.count) == (cut_by, count)
     assert plan.reason
+
+
+@pytest.mark.parametrize(
+    ("costs", "by"),
+    [
+        ([100, 100, 100, 100], "files"),
+        ([100, 100, 100, 400], "files"),
+        ([100] * 20 + [450], "files"),
+        ([100] * 20 + [500], "key"),
+        ([1] * 9 + [1000], "key"),
+        ([0, 0], "files"),
+    ],
+)
+def test_a_split_that_costs_more_than_four_of_the_average_is_no_shard(costs: list[int], by: str) -> None:
+    found = [Split(f"file{i}", 0, 5000, cost) for i, cost in enumerate(costs)]
+    plan = choose(found, Shards(rows=5000), split_bytes=1)
+    assert (plan.by, plan.count) == (by, len(costs))
+    assert by == "files" or "times what shards.rows (5000) rows cost on average" in plan.reason
