@@ -129,3 +129,19 @@ class Placed(mlflow.pyfunc.PythonModel):
         time.sleep(len(model_input) / self.rows_per_second)
         gpu = TaskContext.get().resources()["gpu"].addresses[0]
         return (model_input[["x"]] * 2).rename(columns={"x": "y"}).assign(gpu=gpu, package=daybreak.__file__)
+class Witness(mlflow.pyfunc.PythonModel):
+    """Tells of every input what it saw of it (its dtype and its value), and answers the same in every row."""
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def predict(self, context, model_input, params=None):
+        columns = model_input if isinstance(model_input, dict) else dict(model_input.items())
+        told = {name: [f"{values.dtype} {self._plain(value)!r}" for value in values] for name, values in columns.items()}
+        rows = len(next(iter(told.values())))
+        saw = [{name: values[i] for name, values in told.items()} for i in range(rows)]
+        return {"saw": saw, **{name: [answer] * rows for name, answer in self.answers.items()}}
+
+    @staticmethod
+    def _plain(value):
+        return value.tolist() if hasattr(value, "tolist") else value

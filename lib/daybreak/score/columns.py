@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 
 from daybreak.score.signature import Type
-from daybreak.score.values import NUMPY, article, coerce, exact, is_null
+from daybreak.score.values import article, coerce, exact, is_null
+from daybreak.types import KINDS
 
 __all__ = ["Reason", "TypedColumn", "take", "typed_column"]
 
 Array = np.ndarray[Any, Any]
-_NULLABLE = {"boolean": "boolean", "integer": "Int32", "long": "Int64"}
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,12 @@ def _typed(type_: Type, values: Array, holes: Array, *, nullable: bool, side: st
         times[~holes] = values[~holes]
         return pd.Series(times)
     if kind in ("float", "double"):
-        return pd.Series(_filled(values, holes, np.dtype(NUMPY[kind]), float("nan")))
-    if kind in _NULLABLE:
-        plain = _filled(values, holes, np.dtype(NUMPY[kind]), 0)
+        return pd.Series(_filled(values, holes, np.dtype(KINDS[kind].dtype), float("nan")))
+    if kind in ("boolean", "integer", "long"):
+        plain = _filled(values, holes, np.dtype(KINDS[kind].dtype), 0)
         if not nullable:
             return pd.Series(plain)
-        masked = pd.array(plain, dtype=_NULLABLE[kind])  # type: ignore[call-overload]
+        masked = pd.array(plain, dtype=KINDS[kind].optional)  # type: ignore[call-overload]
         masked[holes] = pd.NA
         return pd.Series(masked)
     objects = np.empty(len(values), dtype=object)

@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from daybreak.score.columns import Reason, TypedColumn, take, typed_column
-from daybreak.score.signature import Field, ModelSpec, Type, parse_type
+from daybreak.score.signature import Field, ModelSpec, parse_type
 from daybreak.score.values import only_element, shape_fits, shown, within
 
 __all__ = ["Admitted", "admit"]
@@ -73,16 +73,12 @@ def _input_columns(spec: ModelSpec, window: pd.DataFrame) -> list[tuple[str, Fie
     field_ = spec.inputs[0]
     if len(names) == 1 and field_.shape not in ((), (1,)) and not _holds_scalars(series[0]):
         return [(names[0], field_, series[0])]
-    scalar = replace(field_, type=str(_innermost(parse_type(field_.type))), shape=())
+    scalar = replace(field_, type=str(parse_type(field_.type).innermost), shape=())
     return [(name, scalar, values) for name, values in zip(names, series, strict=True)]
 
 
 def _holds_scalars(values: pd.Series[Any]) -> bool:
     return values.dtype != object or any(isinstance(value, str | bytes) or np.isscalar(value) for value in values)
-
-
-def _innermost(type_: Type) -> Type:
-    return _innermost(type_.element) if type_.kind == "array" else type_
 
 
 def _admit_column(field_: Field, values: pd.Series[Any], name: str) -> TypedColumn:

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 
 from daybreak.score.signature import Type
+from daybreak.types import KINDS
 
-__all__ = ["NUMPY", "article", "coerce", "exact", "is_null", "listed", "only_element", "shape_fits", "shown", "within"]
+__all__ = ["article", "coerce", "exact", "is_null", "listed", "only_element", "shape_fits", "shown", "within"]
 
 Array = np.ndarray[Any, Any]
 _EXACT = 2**53
-NUMPY = {"boolean": "bool", "integer": "int32", "long": "int64", "float": "float32", "double": "float64"}
 
 
 def is_null(value: Any) -> bool:
@@ -155,9 +155,9 @@ def exact(type_: Type, values: Array) -> Array | None:
     """The whole array at once where numpy does it exactly and no value can be refused, else None."""
     kind = values.dtype.kind
     if type_.kind in ("float", "double") and kind in "fiub":
-        return _fast_float(values, np.dtype(NUMPY[type_.kind]))
+        return _fast_float(values, np.dtype(KINDS[type_.kind].dtype))
     if type_.kind in ("integer", "long") and kind in "iu":
-        target = np.dtype(NUMPY[type_.kind])
+        target = np.dtype(KINDS[type_.kind].dtype)
         fits = np.can_cast(values.dtype, target) or within(values, np.iinfo(target))
         return values.astype(target) if fits else None
     if type_.kind == "boolean" and kind == "b":

@@ -8,9 +8,10 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from daybreak.schema import RESERVED, Column, quoted, wire
+from daybreak.schema import RESERVED, Column, quoted
 from daybreak.source.preflight import Binding, Feature
 from daybreak.source.shards import SHARD, SKIP
+from daybreak.types import wire
 
 HASH = "input_hash"
 _HASH, _HELD_HASH = f"{RESERVED}hash", f"{RESERVED}held_hash"
