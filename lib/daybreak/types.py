@@ -7,8 +7,7 @@ Pre-flight, the wire to the workers, the gates around the model and ``docs/types
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 

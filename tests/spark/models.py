@@ -137,7 +137,9 @@ class Witness(mlflow.pyfunc.PythonModel):
 
     def predict(self, context, model_input, params=None):
         columns = model_input if isinstance(model_input, dict) else dict(model_input.items())
-        told = {name: [f"{values.dtype} {self._plain(value)!r}" for value in values] for name, values in columns.items()}
+        told = {
+            name: [f"{values.dtype} {self._plain(value)!r}" for value in values] for name, values in columns.items()
+        }
         rows = len(next(iter(told.values())))
         saw = [{name: values[i] for name, values in told.items()} for i in range(rows)]
         return {"saw": saw, **{name: [answer] * rows for name, answer in self.answers.items()}}

@@ -6,7 +6,6 @@ Expected values are written by hand. The session is not in UTC, nor are the driv
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -94,6 +93,166 @@ CELLS: list[tuple[str, Any, str, list[Any]]] = [  # Spark type, MLflow type, dty
     ("array<array<string>>", Array(Array(DataType.string)), "object", [[["a"], []], []]),
     ("map<string,int>", Map(DataType.double), "object", [{"a": 1.0}, {}]),
     ("struct<b:int,extra:interval day,A:string,d:double>", S, "object", [{"a": "x", "b": 7}, {"a": "", "b": 8}]),
-    ("array<struct<n:bigint>>", Array(Object([Property("n", DataType.long)])), "object", [[{"n": 9223372036854775707}], []]),
+    (
+        "array<struct<n:bigint>>",
+        Array(Object([Property("n", DataType.long)])),
+        "object",
+        [[{"n": 9223372036854775707}], []],
+    ),
     ("map<string,array<bigint>>", Map(Array(DataType.long)), "object", [{"a": [9223372036854775707]}, {}]),
 ]
+
+# a row of its own for each: the column's Spark type, a value as SQL, and what becomes of it in which cell's words
+ODD: list[tuple[str, str, str]] = [
+    ("date", "DATE '9999-12-31'", "9999-12-31T00:00:00.000000 is beyond datetime64[ns]"),
+    ("timestamp", "TIMESTAMP '9999-12-31 23:59:59.999999Z'", "9999-12-31T23:59:59.999999 is beyond datetime64[ns]"),
+    ("timestamp", "TIMESTAMP '0001-01-01 00:00:00Z'", "0001-01-01T00:00:00.000000 is beyond datetime64[ns]"),
+    ("timestamp_ntz", "TIMESTAMP_NTZ '9999-12-31 00:00:00'", "9999-12-31T00:00:00.000000 is beyond datetime64[ns]"),
+    ("double", "-1e300D", "-1e+300 is out of range for a float"),
+    ("array<int>", "array(1, NULL)", "element 1 is null"),
+    ("array<double>", "array(1e300D)", "element 0: 1e+300 is out of range for a float"),
+    ("array<array<string>>", "array(array('a'), array('b', NULL))", "element 1: element 1 is null"),
+    ("map<string,array<bigint>>", "map('a', NULL)", "key 'a' is null"),
+    (
+        "struct<b:int,extra:interval day,A:string,d:double>",
+        "named_struct('b', NULL, 'extra', NULL, 'A', 'x', 'd', 1D)",
+        "member 'b' is null",
+    ),
+]
+SCORED_ALL_THE_SAME: list[tuple[str, str, Any, str]] = [  # ... and the cell's MLflow type, and what it saw
+    ("float", "float('NaN')", DataType.double, "float64 nan"),
+    ("double", "CAST(NULL AS DOUBLE)", DataType.float, "float32 nan"),
+    ("double", "double('-Infinity')", DataType.float, "float32 -inf"),
+    ("string", "CAST(X'61FF' AS STRING)", DataType.string, "object 'a\\ufffd'"),
+    ("map<string,int>", "map('a', NULL)", Map(DataType.double), "object {'a': nan}"),
+]
+
+KINDS = list(LOW_HIGH)
+TRUE = ("scored", None)
+
+
+def row(key: int, **values: str) -> str:
+    """A SELECT of one row: the low values, but for those given, in columns ``r0``, ``o0``, ``r1``, ..."""
+    cells = []
+    for i, (kind, (low, _)) in enumerate(LOW_HIGH.items()):
+        for column in (f"r{i}", f"o{i}"):
+            cells.append(f"CAST({values.get(column, low)} AS {kind}) AS {column}")
+    return f"SELECT {key}L AS id, {', '.join(cells)}, parse_json('1') AS v, INTERVAL '1-2' YEAR TO MONTH AS ym"
+
+
+def wide() -> str:
+    last = {f"{side}{i}": high for i, (_, high) in enumerate(LOW_HIGH.values()) for side in "ro"}
+    nulls = {f"o{i}": "NULL" for i in range(len(KINDS))}
+    rows = [row(0), row(1, **last), row(2, **nulls)]
+    rows += [row(100 + i, **{f"r{i}": "NULL"}) for i in range(len(KINDS))]
+    rows += [row(200 + i, **{f"r{KINDS.index(kind)}": sql}) for i, (kind, sql, _) in enumerate(ODD)]
+    same = enumerate(SCORED_ALL_THE_SAME)
+    rows += [row(300 + i, **{f"r{KINDS.index(kind)}": sql}) for i, (kind, sql, _, _) in same]
+    return " UNION ALL ".join(rows)
+
+
+def name(kind: str, type_: Any, side: str) -> str:
+    return f"{kind} as {type_}, {side}"
+
+
+FAR = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+BIG = 9223372036854775707
+ANSWERS: list[tuple[Any, Any, str, Any]] = [  # MLflow type, a model's answer, its type in Delta, the value there
+    (DataType.boolean, True, "boolean", True),
+    (DataType.integer, -7, "int", -7),
+    (DataType.long, BIG, "bigint", BIG),
+    (DataType.float, 0.1, "float", 0.10000000149011612),
+    (DataType.double, 0.1, "double", 0.1),
+    (DataType.double, NAN, "double", None),
+    (DataType.float, -INF, "float", -INF),
+    (DataType.string, "é\U0001f600", "string", "é\U0001f600"),
+    (DataType.binary, b"\x00\xff", "binary", b"\x00\xff"),
+    (DataType.datetime, np.datetime64("9999-12-31T23:59:59.999999"), "timestamp", FAR),
+    (Array(DataType.long), [BIG, 1], "array<bigint>", [BIG, 1]),
+    (Array(DataType.double), [0.1, NAN], "array<double>", [0.1, None]),
+    (Array(Array(DataType.string)), [["a"], []], "array<array<string>>", [["a"], []]),
+    (Array(DataType.datetime), [np.datetime64("9999-12-31T23:59:59.999999")], "array<timestamp>", [FAR]),
+    (Map(DataType.long), {"a b": BIG}, "map<string,bigint>", {"a b": BIG}),
+    (
+        Object([Property("a", DataType.long), Property("b c", DataType.datetime, required=False)]),
+        {"a": BIG, "b c": np.datetime64("9999-12-31T23:59:59.999999")},
+        "struct<a:bigint,b c:timestamp>",
+        (BIG, FAR),
+    ),
+    (Array(Map(DataType.boolean)), [{"a": True}], "array<map<string,boolean>>", [{"a": True}]),
+]
+
+
+@pytest.fixture
+def far_from_utc(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The session, the JVM and this process in three time zones, none of them UTC."""
+    zones = spark._jvm.java.util.TimeZone
+    before = zones.getDefault()
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    time.tzset()
+    zones.setDefault(zones.getTimeZone("America/St_Johns"))
+    spark.conf.set("spark.sql.session.timeZone", "Pacific/Auckland")
+    yield
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    zones.setDefault(before)
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_from_utc")
+def test_every_cell_of_the_matrix_on_one_run(spark: SparkSession, save_model: Make, job: Make, tmp_path: Any) -> None:
+    spark.sql(wide()).repartition(1).write.parquet(str(tmp_path / "wide"))
+    inputs, columns = [], {}
+    for kind, type_, _, _ in CELLS:
+        for side in (REQUIRED, OPTIONAL):
+            inputs.append(ColSpec(type_, name(kind, type_, side), required=side == REQUIRED))
+            columns[inputs[-1].name] = f"{side[0]}{KINDS.index(kind)}"
+    outputs = [ColSpec(Map(DataType.string), "saw")]
+    outputs += [ColSpec(type_, f"answer {i}") for i, (type_, _, _, _) in enumerate(ANSWERS)]
+    outputs += [ColSpec(type_, f"none {i}", required=False) for i, (type_, _, _, _) in enumerate(ANSWERS)]
+    answers = {f"answer {i}": answer for i, (_, answer, _, _) in enumerate(ANSWERS)}
+    model = save_model(
+        Witness({**answers, **{f"none {i}": None for i in range(len(ANSWERS))}}), Schema(inputs), Schema(outputs)
+    )
+    document = job(
+        str(tmp_path / "wide"),
+        model,
+        input={"format": "parquet", "columns": columns},
+        batch={"window_rows": 7, "tokens": 3},
+        gates={"max_dead_fraction": 1.0},
+    )
+    summary = score(document, spark=spark)
+    published = spark.read.format("delta").load(summary.output)
+    scored = {one.id: one for one in published.drop("scored_at").collect()}
+    letters = spark.read.format("delta").load(f"{summary.output}_daybreak/dead_letters").collect()
+    dead = {json.loads(one.key)["id"]: one for one in letters}
+    assert len(scored) + len(letters) == summary.rows_in == 3 + len(KINDS) + len(ODD) + len(SCORED_ALL_THE_SAME)
+    assert set(scored) & set(dead) == set()
+
+    for kind, type_, dtypes, values in CELLS:
+        required, optional = (dtypes.split() * 2)[:2]
+        for key, value in enumerate(values):
+            told = scored[key].saw
+            assert told[name(kind, type_, REQUIRED)] == f"{required} {value!r}", (kind, type_)
+            assert told[name(kind, type_, OPTIONAL)] == f"{optional} {value!r}", (kind, type_)
+        missing = {"float32": "nan", "float64": "nan", "Int32": "<NA>", "Int64": "<NA>", "boolean": "<NA>"}
+        told = scored[2].saw[name(kind, type_, OPTIONAL)]
+        assert told == f"{optional} {missing.get(optional, 'None')}", (kind, type_)
+
+    for i, kind in enumerate(KINDS):
+        if kind in ("float", "double"):
+            assert 100 + i in scored
+        elif kind != "decimal(38,18)":
+            assert (dead[100 + i].phase, dead[100 + i].error_class) == ("input", "NullInput"), kind
+    for i, (_, _, told) in enumerate(ODD):
+        assert (dead[200 + i].phase, dead[200 + i].error_class) == ("input", "InvalidInput")
+        assert told in dead[200 + i].message
+    for i, (kind, _, type_, told) in enumerate(SCORED_ALL_THE_SAME):
+        assert scored[300 + i].saw[name(kind, type_, REQUIRED)] == told
+
+    types = {field.name: field.dataType.simpleString() for field in published.schema.fields}
+    for i, (_, _, delta, value) in enumerate(ANSWERS):
+        assert types[f"answer {i}"] == types[f"none {i}"] == delta
+        assert scored[0][f"answer {i}"] == value or "timestamp" in delta
+        assert scored[0][f"none {i}"] is None
+    assert published.count() == len(scored)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -98,7 +99,8 @@ def require_unique(rows: DataFrame, keys: Sequence[Column]) -> None:
     names = [quoted(key.name) for key in keys]
     whole = " AND ".join(f"{name} IS NOT NULL" for name in names)
     twins = rows.where(whole).groupBy(*map(F.col, names)).agg(F.count(F.lit(1)).alias(_ROWS)).where(F.col(_ROWS) > 1)
-    found = twins.orderBy(F.desc(_ROWS), *map(F.col, names)).limit(11).collect()
+    told = [_told(key).alias(key.name) for key in keys]
+    found = twins.orderBy(F.desc(_ROWS), *map(F.col, names)).limit(11).select(*told, _ROWS).collect()
     if not found:
         return
     listing = [", ".join(f"{key.name}={row[i]!r}" for i, key in enumerate(keys)) for row in found]
@@ -108,6 +110,12 @@ def require_unique(rows: DataFrame, keys: Sequence[Column]) -> None:
         f"the key {[key.name for key in keys]} names more than one row:\n{shown}{more}",
         fix="name more columns in input.key, or remove the duplicates; Daybreak picks no arbitrary winner",
     )
+
+
+def _told(key: Column) -> SparkColumn:
+    """A key's value as Python can hold it: its years end in 9999, and its texts are UTF-8."""
+    value = F.col(quoted(key.name))
+    return value.cast("string") if key.type.startswith(("date", "timestamp", "string")) else value
 
 
 def column(schema: T.StructType, name: str) -> T.StructField | None:

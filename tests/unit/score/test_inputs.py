@@ -213,3 +213,28 @@ def test_a_row_meets_the_same_fate_alone_and_in_company(values: list[Any], type_
         if not alone.refused:
             row = take(together.frame, np.flatnonzero(together.positions == i))
             pd.testing.assert_frame_equal(row, alone.frame)
+
+
+def tensor(type_: str, dtype: str, values: list[Any], shape: tuple[int, ...] = ()) -> Admitted:
+    one = ModelSpec((Field("v", type_, True, shape, dtype),), OUT, tensor_inputs=True)
+    return admit(one, pd.DataFrame({"v": pd.Series(values, dtype=object)}))
+
+
+def test_a_tensors_half_floats_do_not_become_infinite() -> None:
+    admitted = tensor("float", "<f2", [65504.0, 65519.0, 65520.0, -1e5, float("inf"), float("nan")])
+    assert reasons(admitted) == {2: "InvalidInput", 3: "InvalidInput"}
+    assert reasons(tensor("array<float>", "<f2", [[1.0, 2.0], [1.0, 1e6]], (2,))) == {1: "InvalidInput"}
+
+
+@pytest.mark.parametrize(("type_", "dtype", "bad"), [("string", "<U0", "a\0"), ("binary", "|S0", b"a\0\0")])
+def test_a_tensors_texts_and_bytes_are_not_cut_short(type_: str, dtype: str, bad: Any) -> None:
+    good = bad[:1] + bad[1:] + bad[:1]
+    assert reasons(tensor(type_, dtype, [good, bad])) == {1: "InvalidInput"}
+    assert reasons(tensor(f"array<{type_}>", dtype, [[good], [good, bad]], (-1,))) == {1: "InvalidInput"}
+
+
+@pytest.mark.parametrize("type_", ["array<float>", "struct<`f`:float>", "map<float>"])
+def test_floats_inside_a_value_are_floats(type_: str) -> None:
+    given: Any = {"array<float>": [0.1, None], "struct<`f`:float>": {"f": 0.1}, "map<float>": {"f": 0.1}}[type_]
+    [seen] = gate(type_, [given]).frame["x"]
+    assert (seen if isinstance(seen, list) else list(seen.values()))[0] == 0.10000000149011612
