@@ -219,7 +219,9 @@ def shape_fits(actual: tuple[int, ...], declared: tuple[int, ...]) -> bool:
 
 
 def only_element(value: Any) -> Any:
-    """The element of a list or array of one; anything else as it is."""
+    """The element of a list or array of one, or of none but a value; anything else as it is."""
+    if isinstance(value, np.ndarray) and not value.ndim:
+        return value[()]
     return value[0] if isinstance(value, list | tuple | np.ndarray) and len(value) == 1 else value
 
 

@@ -69,7 +69,7 @@ def test_whatever_a_pyfunc_returns_becomes_the_declared_column(raw: Any) -> None
         [{"b": 0.5, "a": 1}, {"a": 2, "b": 1.5}],
     ],
 )
-def test_9_two_outputs_map_to_their_columns(raw: Any) -> None:
+def test_case_09_two_outputs_map_to_their_columns(raw: Any) -> None:
     expected = pd.DataFrame({"a": np.array([1, 2]), "b": [0.5, 1.5]})
     pd.testing.assert_frame_equal(conform(TWO, raw, 2).frame, expected)
 
@@ -168,7 +168,7 @@ def test_integers_do_not_pass_through_floats() -> None:
     assert conform(TWO, [(big, 0.5), (1, 0.5)], 2).frame["a"].tolist() == [big, 1]
 
 
-def test_4_a_far_date_comes_out_exact() -> None:
+def test_case_04_a_far_date_comes_out_exact() -> None:
     done = conform(spec(("t", "datetime")), np.array(["9999-12-31"], dtype="datetime64[us]"), 1)
     assert done.frame["t"].astype(str).tolist() == ["9999-12-31"]
 

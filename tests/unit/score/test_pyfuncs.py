@@ -53,14 +53,14 @@ class Difference(PythonModel):
         return (model_input.iloc[:, 1] - model_input.iloc[:, 0]).astype("float64")
 
 
-def test_8_inputs_are_chosen_by_name_in_the_signatures_order(tmp_path: Path) -> None:
+def test_case_08_inputs_are_chosen_by_name_in_the_signatures_order(tmp_path: Path) -> None:
     path = saved(tmp_path, Difference(), [ColSpec(DataType.long, "a"), ColSpec(DataType.long, "b")])
     result = score(path, pd.DataFrame({"b": [10], "a": [1], "id": [7]}))
     assert result.predictions["prediction"].tolist() == [9.0]
 
 
 @pytest.mark.parametrize("max_rows", [1, 3, 10])
-def test_2_nulls_have_one_fate_at_any_batch_size(tmp_path: Path, max_rows: int) -> None:
+def test_case_02_nulls_have_one_fate_at_any_batch_size(tmp_path: Path, max_rows: int) -> None:
     inputs = [
         ColSpec(DataType.long, "n"),
         ColSpec(DataType.long, "m", required=False),
@@ -83,7 +83,7 @@ def test_2_nulls_have_one_fate_at_any_batch_size(tmp_path: Path, max_rows: int) 
     assert result.predictions["prediction"].tolist() == [5.0] * 9
 
 
-def test_5_arrays_and_structs_reach_a_column_model_as_lists_and_dicts(tmp_path: Path) -> None:
+def test_case_05_arrays_and_structs_reach_a_column_model_as_lists_and_dicts(tmp_path: Path) -> None:
     class Nested(PythonModel):
         def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
             assert all(type(v) is list for v in model_input["v"])
@@ -113,7 +113,7 @@ def test_parameters_reach_the_model(tmp_path: Path) -> None:
     assert score(path, window, params={"k": 5.0}).predictions["prediction"].tolist() == [5.0]
 
 
-def test_10_a_module_missing_while_scoring_is_no_rows_fault(tmp_path: Path) -> None:
+def test_case_10_a_module_missing_while_scoring_is_no_rows_fault(tmp_path: Path) -> None:
     class Lazy(PythonModel):
         def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
             import a_module_that_is_not_there
