@@ -7,7 +7,8 @@ Pre-flight, the wire to the workers, the gates around the model and ``docs/types
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 
@@ -167,3 +168,112 @@ def wire(kind: str) -> Wire:
     """
     found = KEYS.get(spark_name(kind), Wire(kind))
     return Wire(found.type.replace("%s", kind), found.encode, found.decode.replace("%s", kind))
+
+
+# -- docs/types.md ---------------------------------------------------------------------------------------------------
+
+_DOCUMENT = """# What becomes of a type
+
+Made from [`daybreak/types.py`](../lib/daybreak/types.py) by `python -m daybreak.types > docs/types.md`. The rules
+depend on the declared types alone: not on which rows share a batch, nor on the time zone of a session or a machine.
+What is not allowed here is refused in pre-flight, before any executor works, with the column and both types.
+
+## From a table's column to a model's input
+
+A dash is refused. Columns that the model does not take may be of any type.
+
+{inputs}
+
+`varchar` and `char` are strings. A decimal of any precision and scale is rounded once. A signature's `array` takes an
+array, `map` a map with string keys, `struct` (an MLflow object) a struct, if what is inside is in the table above;
+members are taken by name, in any order and case; what the model does not declare stays behind. Refused inside them:
+times, and structs or maps in an array of arrays.
+
+These feed no model:
+
+{unfit}
+
+## What reaches the model
+
+{kinds}
+
+A null in a required input is a dead letter, phase `input`, but for floats, where it is NaN. Inside an array, map or
+struct a null is NaN where a float stands, `None` in a member that is optional, and else the row is a dead letter. A
+datetime before 1677-09-22 or after 2262-04-11, which `datetime64[ns]` cannot hold, is a dead letter.
+
+### Tensors
+
+A named tensor takes one column, of the type below; each dimension beyond the rows' makes it an array (`(-1, 1)` takes a
+scalar as well). An unnamed one takes the columns of `input.columns`. Tensors know no optional inputs.
+
+{tensors}
+
+A number out of the dtype's range is a dead letter, and so are another shape than the declared one and a text or bytes
+that end in NUL, which numpy would cut. Rows of unequal shape, where -1 allows it, are scored apart.
+
+## From a model's output to the Delta table
+
+{outputs}
+
+A float that is NaN or missing is NULL in the table, alone and inside an array, map or struct; infinity stays. Any other
+missing value is a dead letter, phase `postprocess`, unless the signature says that the output is optional: then NULL.
+A value of another type is one too, unless it is equal: 2.0 for an integer, 1 for a boolean. So are a text with half a
+surrogate pair and a time beyond the years 1 to 9999. An output without a name is `prediction`.
+
+## Keys
+
+Exact to the last digit, and in the output of the type that the table has:
+
+{keys}
+
+A row with a null in its key is a dead letter, phase `key`; a key that names two rows is refused in pre-flight. Not
+keys:
+
+{no_keys}
+"""
+
+
+def document() -> str:
+    """``docs/types.md``."""
+    names = list(dict.fromkeys(name for kind in KINDS.values() for name in kind.takes))
+    return _DOCUMENT.format(
+        inputs=_table(["column", *KINDS], ([f"`{name}`", *_ways(name)] for name in sorted(names, key=[*KEYS].index))),
+        unfit=_listing(UNFIT),
+        kinds=_table(
+            ["MLflow type", "dtype", "dtype, optional input", "null, optional input"],
+            ([f"`{name}`", f"`{kind.dtype}`", f"`{kind.optional}`", _null(kind)] for name, kind in KINDS.items()),
+        ),
+        tensors=_table(["dtype", "as"], ([f"`{name}`", f"`{kind}`"] for name, kind in TENSORS.items())),
+        outputs=_table(
+            ["MLflow type", "Delta type"],
+            [
+                *([f"`{name}`", f"`{kind.delta}`"] for name, kind in KINDS.items()),
+                ["array, or tensor of more dimensions", "`ARRAY<...>`"],
+                ["map", "`MAP<STRING, ...>`"],
+                ["object", "`STRUCT<...>`"],
+            ],
+        ),
+        keys=", ".join(f"`{name}`" for name in KEYS),
+        no_keys=_listing(NO_KEY),
+    )
+
+
+def _ways(name: str) -> Iterator[str]:
+    return (kind.takes[name].note if name in kind.takes else "-" for kind in KINDS.values())
+
+
+def _null(kind: Kind) -> str:
+    missing = {"boolean": "`NA`", "Int32": "`NA`", "Int64": "`NA`", "object": "`None`", "datetime64[ns]": "`NaT`"}
+    return missing.get(kind.optional, "`NaN`")
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
+
+
+def _listing(reasons: Mapping[str, str]) -> str:
+    return "\n".join(f"- `{name}`: {why}" for name, why in reasons.items())
+
+
+if __name__ == "__main__":
+    sys.stdout.write(document())

@@ -147,3 +147,25 @@ class Witness(mlflow.pyfunc.PythonModel):
     @staticmethod
     def _plain(value):
         return value.tolist() if hasattr(value, "tolist") else value
+
+
+class Tensors(mlflow.pyfunc.PythonModel):
+    """Gives every tensor back, and tells its dtype, a row of it, and the shape of a row."""
+
+    def predict(self, context, model_input, params=None):
+        rows = zip(*model_input.values(), strict=True)
+        saw = [[f"{v.dtype} {v.tolist()!r} {v.shape}" for v in map(self._array, row)] for row in rows]
+        return {"saw": saw, **{f"same {name}": tensor for name, tensor in model_input.items()}}
+
+    @staticmethod
+    def _array(value):
+        import numpy as np
+
+        return value if hasattr(value, "dtype") else np.asarray(value, dtype=object)
+
+
+class Awkward(mlflow.pyfunc.PythonModel):
+    """Gives its inputs back under other names."""
+
+    def predict(self, context, model_input, params=None):
+        return {"y.`z` =; {ü}\n": model_input["in.put`s x"], "from": model_input["Ü;=,"]}

@@ -8,16 +8,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
-from mlflow.types.schema import Array, ColSpec, DataType, Map, Object, Property, Schema
-from models import Witness
+from mlflow.types.schema import Array, ColSpec, DataType, Map, Object, Property, Schema, TensorSpec
+from models import Awkward, Tensors, Witness
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from daybreak import score
+from daybreak.errors import PreflightError
+from daybreak.schema import quoted
 
 Make = Callable[..., Any]
 
@@ -52,10 +55,6 @@ LOW_HIGH = {  # a column's Spark type: its lowest and its highest value here, as
 }
 
 
-def at(text: str) -> int:
-    return int(np.datetime64(text, "ns").astype("int64"))
-
-
 REQUIRED, OPTIONAL = "required", "optional"
 S = Object([Property("a", DataType.string), Property("b", DataType.long), Property("c", DataType.long, required=False)])
 CELLS: list[tuple[str, Any, str, list[Any]]] = [  # Spark type, MLflow type, dtype (and dtype if optional), low and high
@@ -83,9 +82,19 @@ CELLS: list[tuple[str, Any, str, list[Any]]] = [  # Spark type, MLflow type, dty
     ("decimal(38,18)", DataType.double, "float64", [-0.1, 12345678901234567168.0]),
     ("string", DataType.string, "object", ["", "é\U0001f600 'x"]),
     ("binary", DataType.binary, "object", [b"", b"\x00\xff"]),
-    ("date", DataType.datetime, "datetime64[ns]", [at("1677-09-22"), at("2262-04-11")]),
-    ("timestamp", DataType.datetime, "datetime64[ns]", [at("1677-09-22"), at("2262-04-10T23:59:59.999999")]),
-    ("timestamp_ntz", DataType.datetime, "datetime64[ns]", [at("1900-01-01"), at("2024-03-31T02:30:00.000001")]),
+    ("date", DataType.datetime, "datetime64[ns]", [pd.Timestamp("1677-09-22"), pd.Timestamp("2262-04-11")]),
+    (
+        "timestamp",
+        DataType.datetime,
+        "datetime64[ns]",
+        [pd.Timestamp("1677-09-22"), pd.Timestamp("2262-04-10T23:59:59.999999")],
+    ),
+    (
+        "timestamp_ntz",
+        DataType.datetime,
+        "datetime64[ns]",
+        [pd.Timestamp("1900-01-01"), pd.Timestamp("2024-03-31T02:30:00.000001")],
+    ),
     ("array<int>", Array(DataType.integer), "object", [[], [1, -2147483648]]),
     ("array<int>", Array(DataType.double), "object", [[], [1.0, -2147483648.0]]),
     ("array<bigint>", Array(DataType.long), "object", [[9223372036854775707], [1]]),
@@ -128,7 +137,6 @@ SCORED_ALL_THE_SAME: list[tuple[str, str, Any, str]] = [  # ... and the cell's M
 ]
 
 KINDS = list(LOW_HIGH)
-TRUE = ("scored", None)
 
 
 def row(key: int, **values: str) -> str:
@@ -155,7 +163,7 @@ def name(kind: str, type_: Any, side: str) -> str:
     return f"{kind} as {type_}, {side}"
 
 
-FAR = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+FAR, LAST = "9999-12-31 23:59:59.999999", np.datetime64("9999-12-31T23:59:59.999999")
 BIG = 9223372036854775707
 ANSWERS: list[tuple[Any, Any, str, Any]] = [  # MLflow type, a model's answer, its type in Delta, the value there
     (DataType.boolean, True, "boolean", True),
@@ -167,17 +175,17 @@ ANSWERS: list[tuple[Any, Any, str, Any]] = [  # MLflow type, a model's answer, i
     (DataType.float, -INF, "float", -INF),
     (DataType.string, "é\U0001f600", "string", "é\U0001f600"),
     (DataType.binary, b"\x00\xff", "binary", b"\x00\xff"),
-    (DataType.datetime, np.datetime64("9999-12-31T23:59:59.999999"), "timestamp", FAR),
+    (DataType.datetime, LAST, "timestamp", FAR),
     (Array(DataType.long), [BIG, 1], "array<bigint>", [BIG, 1]),
     (Array(DataType.double), [0.1, NAN], "array<double>", [0.1, None]),
     (Array(Array(DataType.string)), [["a"], []], "array<array<string>>", [["a"], []]),
-    (Array(DataType.datetime), [np.datetime64("9999-12-31T23:59:59.999999")], "array<timestamp>", [FAR]),
+    (Array(DataType.datetime), [LAST], "array<timestamp>", f"[{FAR}]"),
     (Map(DataType.long), {"a b": BIG}, "map<string,bigint>", {"a b": BIG}),
     (
         Object([Property("a", DataType.long), Property("b c", DataType.datetime, required=False)]),
-        {"a": BIG, "b c": np.datetime64("9999-12-31T23:59:59.999999")},
+        {"a": BIG, "b c": LAST},
         "struct<a:bigint,b c:timestamp>",
-        (BIG, FAR),
+        f"{{{BIG}, {FAR}}}",
     ),
     (Array(Map(DataType.boolean)), [{"a": True}], "array<map<string,boolean>>", [{"a": True}]),
 ]
@@ -222,37 +230,164 @@ def test_every_cell_of_the_matrix_on_one_run(spark: SparkSession, save_model: Ma
         gates={"max_dead_fraction": 1.0},
     )
     summary = score(document, spark=spark)
-    published = spark.read.format("delta").load(summary.output)
-    scored = {one.id: one for one in published.drop("scored_at").collect()}
-    letters = spark.read.format("delta").load(f"{summary.output}_daybreak/dead_letters").collect()
+    in_utc = spark.newSession()
+    in_utc.conf.set("spark.sql.session.timeZone", "UTC")
+    published = in_utc.read.format("delta").load(summary.output).drop("scored_at")
+    types = {field.name: field.dataType.simpleString() for field in published.schema.fields}
+    shown = [f"CAST(`{one}` AS STRING) AS `{one}`" if "timestamp" in types[one] else f"`{one}`" for one in types]
+    scored = {one.id: one for one in published.selectExpr(*shown).collect()}
+    letters = spark.read.format("delta").load(f"{summary.output}_daybreak/dead_letters").drop("at").collect()
     dead = {json.loads(one.key)["id"]: one for one in letters}
     assert len(scored) + len(letters) == summary.rows_in == 3 + len(KINDS) + len(ODD) + len(SCORED_ALL_THE_SAME)
+    assert published.count() == len(scored)
     assert set(scored) & set(dead) == set()
 
-    for kind, type_, dtypes, values in CELLS:
-        required, optional = (dtypes.split() * 2)[:2]
-        for key, value in enumerate(values):
-            told = scored[key].saw
-            assert told[name(kind, type_, REQUIRED)] == f"{required} {value!r}", (kind, type_)
-            assert told[name(kind, type_, OPTIONAL)] == f"{optional} {value!r}", (kind, type_)
-        missing = {"float32": "nan", "float64": "nan", "Int32": "<NA>", "Int64": "<NA>", "boolean": "<NA>"}
-        told = scored[2].saw[name(kind, type_, OPTIONAL)]
-        assert told == f"{optional} {missing.get(optional, 'None')}", (kind, type_)
-
-    for i, kind in enumerate(KINDS):
-        if kind in ("float", "double"):
-            assert 100 + i in scored
-        elif kind != "decimal(38,18)":
-            assert (dead[100 + i].phase, dead[100 + i].error_class) == ("input", "NullInput"), kind
-    for i, (_, _, told) in enumerate(ODD):
-        assert (dead[200 + i].phase, dead[200 + i].error_class) == ("input", "InvalidInput")
-        assert told in dead[200 + i].message
+    assert {key: scored[key].saw for key in (0, 1, 2)} == {0: saw(0), 1: saw(1), 2: {**saw(0), **saw(None)}}
+    nan = {100 + KINDS.index(kind) for kind in ("float", "double", "decimal(38,18)")}
+    null = {key: (one.phase, one.error_class) for key, one in dead.items() if key < 200}
+    assert null == dict.fromkeys({100 + i for i in range(len(KINDS))} - nan, ("input", "NullInput"))
+    odd = {200 + i: told for i, (_, _, told) in enumerate(ODD)}
+    assert {key: odd[key] for key in odd if odd[key] not in dead[key].message} == {}
+    assert {dead[key].error_class for key in odd} == {"InvalidInput"}
     for i, (kind, _, type_, told) in enumerate(SCORED_ALL_THE_SAME):
         assert scored[300 + i].saw[name(kind, type_, REQUIRED)] == told
 
+    answered = {i: (types[f"answer {i}"], types[f"none {i}"], scored[0][f"answer {i}"]) for i in range(len(ANSWERS))}
+    assert answered == {i: (delta, delta, value) for i, (_, _, delta, value) in enumerate(ANSWERS)}
+    assert all(scored[0][f"none {i}"] is None for i in range(len(ANSWERS)))
+
+
+def saw(place: int | None) -> dict[str, str]:
+    """What the model tells of the low or high row, or, without a place, of nulls in the optional inputs."""
+    told = {}
+    missing = {"float32": "nan", "float64": "nan", "Int32": "<NA>", "Int64": "<NA>", "boolean": "<NA>"}
+    for kind, type_, dtypes, values in CELLS:
+        required, optional = (dtypes.split() * 2)[:2]
+        if place is None:
+            none = "NaT" if optional == "datetime64[ns]" else missing.get(optional, "None")
+            told[name(kind, type_, OPTIONAL)] = f"{optional} {none}"
+        else:
+            told[name(kind, type_, REQUIRED)] = f"{required} {values[place]!r}"
+            told[name(kind, type_, OPTIONAL)] = f"{optional} {values[place]!r}"
+    return told
+
+
+# -- tensors ---------------------------------------------------------------------------------------------------------
+
+TENSORS: list[
+    tuple[str, tuple[int, ...], str, str, str]
+] = [  # dtype, shape of a row, column, what it saw of it, in Delta
+    ("bool", (), "true", "bool True", "boolean"),
+    ("int8", (), "-128Y", "int8 -128", "int"),
+    ("int16", (), "-32768S", "int16 -32768", "int"),
+    ("int32", (), "2147483647", "int32 2147483647", "int"),
+    ("int64", (), "9223372036854775707L", "int64 9223372036854775707", "bigint"),
+    ("uint8", (), "255", "uint8 255", "int"),
+    ("uint16", (), "65535", "uint16 65535", "int"),
+    ("uint32", (), "4294967295L", "uint32 4294967295", "bigint"),
+    ("float16", (), "0.1D", "float16 0.0999755859375", "float"),
+    ("float32", (), "0.1D", "float32 0.10000000149011612", "float"),
+    ("float64", (), "0.1BD", "float64 0.1", "double"),
+    ("str", (), "'é'", "<U1 'é'", "string"),
+    ("object", (), "'é'", "object 'é'", "string"),
+    ("datetime64[ns]", (), "TIMESTAMP '2024-03-31 02:30:00Z'", "datetime64[ns] 1711852200000000000", "timestamp"),
+    ("float32", (1,), "1.5D", "float32 [1.5]", "float"),
+    ("float32", (2,), "array(1.5D, 2.5D)", "float32 [1.5, 2.5]", "array<float>"),
+    ("int8", (-1,), "array(1, 2)", "int8 [1, 2]", "array<int>"),
+    ("float64", (1, 2), "array(array(1, 2))", "float64 [[1.0, 2.0]]", "array<array<double>>"),
+]
+
+
+@pytest.mark.usefixtures("far_from_utc")
+def test_every_kind_of_tensor_on_one_run(spark: SparkSession, save_model: Make, job: Make, tmp_path: Any) -> None:
+    cells = ", ".join(f"{sql} AS t{i}" for i, (_, _, sql, _, _) in enumerate(TENSORS))
+    wrong = cells.replace("-128Y AS t1", "128 AS t1"), cells.replace("array(1, 2) AS t16", "array(1, 200) AS t16")
+    rows = [f"SELECT 1 AS id, {cells}", *(f"SELECT {i + 2}, {one}" for i, one in enumerate(wrong))]
+    spark.sql(" UNION ALL ".join(rows)).write.format("delta").save(str(tmp_path / "tensors"))
+    inputs = [TensorSpec(np.dtype(dtype), (-1, *shape), f"t{i}") for i, (dtype, shape, *_) in enumerate(TENSORS)]
+    outputs = [TensorSpec(np.dtype("str"), (-1, len(TENSORS)), "saw")]
+    outputs += [TensorSpec(one.type, one.shape, f"same {one.name}") for one in inputs]
+    document = job(str(tmp_path / "tensors"), save_model(Tensors(), Schema(inputs), Schema(outputs)))
+    summary = score({**document, "gates": {"max_dead_fraction": 1.0}}, spark=spark)
+    published = spark.read.format("delta").load(summary.output)
+    [told] = published.select("saw").collect()
+    assert told.saw == [f"{told} {shape}" for _, shape, _, told, _ in TENSORS]
     types = {field.name: field.dataType.simpleString() for field in published.schema.fields}
-    for i, (_, _, delta, value) in enumerate(ANSWERS):
-        assert types[f"answer {i}"] == types[f"none {i}"] == delta
-        assert scored[0][f"answer {i}"] == value or "timestamp" in delta
-        assert scored[0][f"none {i}"] is None
-    assert published.count() == len(scored)
+    assert [types[f"same t{i}"] for i in range(len(TENSORS))] == [delta for *_, delta in TENSORS]
+    letters = spark.read.format("delta").load(f"{summary.output}_daybreak/dead_letters").collect()
+    assert {one.key: one.message.split(":")[0] for one in letters} == {
+        '{"id":2}': "column 't1'",
+        '{"id":3}': "column 't16'",
+    }
+
+
+# -- keys and names --------------------------------------------------------------------------------------------------
+
+HARD = {  # key columns: names that Delta and Spark allow, each with its type and three values that look alike
+    "a b": ("boolean", "true", "false", "true"),
+    "a.b": ("tinyint", "1Y", "1Y", "1Y"),
+    "a-b": ("smallint", "1S", "1S", "1S"),
+    "select": ("int", "1", "1", "1"),
+    "GROUP": ("bigint", "9223372036854775707L", "9223372036854775706L", "9223372036854775705L"),
+    "`": ("float", "float('NaN')", "0.1f", "0.1f"),
+    "é 😀": ("double", "0.1D", "0.30000000000000004D", "0.3D"),
+    "1st": ("decimal(38,18)", *(f"12345678901234567890.12345678901234567{i}BD" for i in range(3))),
+    "a'b": ("string", "'x'", "'X'", "CAST(X'FF61' AS STRING)"),
+    'a"b': ("binary", "X''", "X'00'", "X'FF'"),
+    "{x}": ("date", "DATE '9999-12-31'", "DATE '0001-01-01'", "DATE '1582-10-15'"),
+    " pad ": ("timestamp", *(f"TIMESTAMP '9999-12-31 23:59:59.99999{i}Z'" for i in range(3))),
+    "k0": ("timestamp_ntz", *(f"TIMESTAMP_NTZ '9999-12-31 23:59:59.99999{i}'" for i in range(3))),
+}
+
+
+@pytest.mark.usefixtures("far_from_utc")
+def test_keys_of_every_type_stay_exact_under_any_name(
+    spark: SparkSession, save_model: Make, job: Make, tmp_path: Any
+) -> None:
+    selects = []
+    for i in range(3):
+        cells = [f"CAST({values[i]} AS {kind}) AS {quoted(key)}" for key, (kind, *values) in HARD.items()]
+        selects.append(f"SELECT {', '.join(cells)}, {i}.5D AS `in.put``s x`, '{i}' AS `ü;=,` , 1 AS `and`")
+    null = selects[0].replace("CAST(1 AS int) AS `select`", "CAST(NULL AS int) AS `select`")
+    path = str(tmp_path / "hard")
+
+    def write(*rows: str) -> None:
+        table = spark.sql(" UNION ALL ".join(rows)).coalesce(1).write.format("delta").mode("overwrite")
+        table.option("delta.columnMapping.mode", "name").save(path)
+
+    inputs = Schema([ColSpec(DataType.double, "in.put`s x"), ColSpec(DataType.string, "Ü;=,")])
+    outputs = Schema([ColSpec(DataType.double, "y.`z` =; {ü}\n"), ColSpec(DataType.string, "from")])
+    where = "`and` = 1 AND `a.b` = 1 AND `a'b` IS NOT NULL AND ` pad ` > '2000-01-01'"
+    document = job(
+        path,
+        save_model(Awkward(), inputs, outputs),
+        input={"key": [*[*HARD][:-1], "K0"], "where": where},
+        gates={"max_dead_fraction": 1.0},
+        shards={"by": "key", "rows": 1},
+    )
+    write(*selects, null, selects[2])
+    with pytest.raises(PreflightError, match=r"names more than one row:\n  - .*9999-12-31.* \(2 rows\)") as twins:
+        score(document, spark=spark)
+    assert "9223372036854775705" in str(twins.value)
+
+    write(*selects, null)
+    for _ in range(2):  # the second MERGE finds every key again
+        summary = score(document, spark=spark)
+        assert (summary.rows_scored, summary.rows_dead) == (3, 1)
+    published = spark.read.format("delta").load(summary.output)
+    keys = [F.col(quoted(key)) for key in HARD]
+    source = spark.read.format("delta").load(path).where("`select` IS NOT NULL")
+    assert published.select(*keys).exceptAll(source.select(*keys)).count() == 0
+    assert published.count() == 3
+    assert [field.dataType.simpleString() for field in published.schema.fields[: len(HARD)]] == [
+        kind for kind, *_ in HARD.values()
+    ]
+    echoed = published.select(*(F.col(quoted(one)) for one in outputs.input_names())).collect()
+    assert {tuple(row) for row in echoed} == {(i + 0.5, str(i)) for i in range(3)}
+    letter = json.loads(spark.read.format("delta").load(f"{summary.output}_daybreak/dead_letters").first().key)
+    assert letter["select"] is None
+    assert (letter["GROUP"], letter[" pad "], letter["k0"]) == (
+        BIG,
+        "9999-12-31T23:59:59.999990Z",
+        "9999-12-31T23:59:59.999990",
+    )
