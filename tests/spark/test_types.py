@@ -119,8 +119,8 @@ ODD: list[tuple[str, str, str]] = [
     ("timestamp_ntz", "TIMESTAMP_NTZ '9999-12-31 00:00:00'", "9999-12-31T00:00:00.000000 is beyond datetime64[ns]"),
     ("double", "-1e300D", "-1e+300 is out of range for a float"),
     ("array<int>", "array(1, NULL)", "element 1 is null"),
-    ("array<double>", "array(1e300D)", "element 0: 1e+300 is out of range for a float"),
-    ("array<array<string>>", "array(array('a'), array('b', NULL))", "element 1: element 1 is null"),
+    ("array<double>", "array(1e300D)", "1e+300 is out of range for a float"),
+    ("array<array<string>>", "array(array('a'), array('b', NULL))", "element 1 is null"),
     ("map<string,array<bigint>>", "map('a', NULL)", "key 'a' is null"),
     (
         "struct<b:int,extra:interval day,A:string,d:double>",
@@ -311,7 +311,8 @@ def test_every_kind_of_tensor_on_one_run(spark: SparkSession, save_model: Make, 
     summary = score({**document, "gates": {"max_dead_fraction": 1.0}}, spark=spark)
     published = spark.read.format("delta").load(summary.output)
     [told] = published.select("saw").collect()
-    assert told.saw == [f"{told} {shape}" for _, shape, _, told, _ in TENSORS]
+    shapes = [tuple(2 if size < 0 else size for size in shape) for _, shape, *_ in TENSORS]
+    assert told.saw == [f"{one[3]} {shape}" for one, shape in zip(TENSORS, shapes, strict=True)]
     types = {field.name: field.dataType.simpleString() for field in published.schema.fields}
     assert [types[f"same t{i}"] for i in range(len(TENSORS))] == [delta for *_, delta in TENSORS]
     letters = spark.read.format("delta").load(f"{summary.output}_daybreak/dead_letters").collect()
