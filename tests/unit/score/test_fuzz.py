@@ -115,7 +115,7 @@ def shown(value: Any) -> str:
     if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and value != value):
         return "none"
     if isinstance(value, dict):
-        return str({name: shown(member) for name, member in value.items()})
+        return str({name: shown(value[name]) for name in sorted(value)})
     if isinstance(value, list):
         return str([shown(member) for member in value])
     if isinstance(value, dt.datetime):
@@ -135,13 +135,15 @@ class Teller:
 
     def predict(self, given: pd.DataFrame, params: Any = None) -> Any:
         rows = [int(row) for row in given["row"]]
-        if self.raises & set(rows):
-            raise ArithmeticError("as told")
         columns = [given[name].tolist() for name in given.columns]
         told = ["|".join(map(shown, cells)) for cells in zip(*columns, strict=True)]
         answers = [self._answer(row, text) for row, text in zip(rows, told, strict=True)]
+        for cell in (cell for cells in columns for cell in cells if isinstance(cell, list | dict)):
+            cell.clear()
         for name in given.columns:
             given[name] = None
+        if self.raises & set(rows):
+            raise ArithmeticError("as told")
         kept = [i for i, row in enumerate(rows) if row not in self.drops]
         return self._shaped([answers[i] for i in kept], kept)
 

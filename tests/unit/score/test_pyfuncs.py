@@ -13,7 +13,7 @@ import pytest
 from mlflow.models import ModelSignature, infer_signature
 from mlflow.pyfunc import PythonModel
 from mlflow.types import ParamSchema, ParamSpec
-from mlflow.types.schema import Array, ColSpec, DataType, Object, Property, Schema, TensorSpec
+from mlflow.types.schema import Array, ColSpec, DataType, Map, Object, Property, Schema, TensorSpec
 
 from daybreak.score.model import load
 from daybreak.score.pipeline import Pipeline, WindowResult
@@ -220,3 +220,23 @@ def test_ragged_tensors_are_scored_apart(tmp_path: Path) -> None:
     result = score(path, window)
     assert result.predictions["prediction"].tolist() == [1.0, 3.0, 7.0, 6.0]
     assert result.failures == []
+
+
+def test_a_model_that_changes_its_lists_and_raises_changes_no_neighbours_score(tmp_path: Path) -> None:
+    class Scribbling(PythonModel):
+        def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
+            answers = [sum(v) + sum(map(sum, m.values())) for v, m in zip(*map(model_input.get, "vm"), strict=True)]
+            for cell, mapping in zip(*map(model_input.get, "vm"), strict=True):
+                cell.append(100.0)
+                mapping["a"].append(1000.0)
+            if any(answer < 0 for answer in answers):
+                raise ValueError("negative")
+            return answers
+
+    inputs = [ColSpec(Array(DataType.double), "v"), ColSpec(Map(Array(DataType.double)), "m")]
+    vectors: list[Any] = [[1.0], [2.0, 3.0], [-9.0], [4.0]]
+    window = pd.DataFrame({"v": pd.Series(vectors), "m": [{"a": [0.5]}] * 4})
+    result = score(saved(tmp_path, Scribbling(), inputs), window)
+    assert result.predictions["prediction"].tolist() == [1.5, 5.5, 4.5]
+    assert [(f.position, f.phase) for f in result.failures] == [(2, "forward")]
+    assert window["v"].tolist() == [[1.0], [2.0, 3.0], [-9.0], [4.0]]
