@@ -9,7 +9,7 @@ TESTS := $(wildcard $(addprefix tests/,unit spark cluster browser))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-churn test test-unit lint format bench faults timeline lock wheel clean
+.PHONY: help venv demo demo-churn test test-unit fuzz lint format bench faults timeline lock wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ test: venv ## every test but the benchmarks; the last line is pytest's
 
 test-unit: venv ## the tests that need no JVM, in seconds
 	@$(PY) -m pytest tests/unit
+
+fuzz: venv ## random tables, models and cuts against a reference; EXAMPLES=n, 2000 unless said
+	@EXAMPLES=$(or $(EXAMPLES),2000) $(PY) -m pytest tests/unit/score/test_fuzz.py
 
 lint: venv ## ruff (rules and format) and mypy, strict on lib/
 	$(PY) -m ruff check

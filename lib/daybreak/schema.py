@@ -1,12 +1,11 @@
-"""Every table that Daybreak owns: its columns, their Spark SQL types, and what they mean.
-
-Also the wire: how a column crosses between the JVM and a Python worker without losing a digit.
-"""
+"""Every table that Daybreak owns: its columns, their Spark SQL types, and what they mean."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from daybreak.types import wire
 
 
 @dataclass(frozen=True)
@@ -154,39 +153,3 @@ PLAN = (
     Column("skipped", "BIGINT", "rows of the shard that need no score"),
     Column("cost", "BIGINT", "estimated cost of the rows to score: one each, and the bytes of their text"),
 )
-
-
-# -- the wire --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Wire:
-    """How a Spark type crosses to Python and back: its type on the way, and two SQL templates."""
-
-    type: str
-    encode: str = "{}"
-    decode: str = "{}"
-
-
-_AS_LONG = Wire("BIGINT", "CAST({} AS BIGINT)", "CAST({} AS %s)")
-_AS_STRING = Wire("STRING", "CAST({} AS STRING)", "CAST({} AS %s)")
-_WIRES = {
-    "tinyint": _AS_LONG,
-    "smallint": _AS_LONG,
-    "int": _AS_LONG,
-    "float": _AS_STRING,
-    "double": _AS_STRING,
-    "timestamp_ntz": _AS_STRING,
-    "timestamp": Wire("BIGINT", "unix_micros({})", "timestamp_micros({})"),
-    "date": Wire("BIGINT", "CAST(unix_date({}) AS BIGINT)", "date_from_unix_date(CAST({} AS INT))"),
-}
-
-
-def wire(kind: str) -> Wire:
-    """The wire of a key of a Spark type (its ``simpleString``).
-
-    pandas holds neither an integer column with a null (it turns to float64) nor a time after 2262 in
-    nanoseconds, and a float key that crossed as a number could not tell null from NaN.
-    """
-    found = _WIRES.get(kind, Wire(kind))
-    return Wire(found.type, found.encode, found.decode.replace("%s", kind))

@@ -150,3 +150,45 @@ class Straggling(mlflow.pyfunc.PythonModel):
                 time.sleep(600)
             raise ValueError(f"cannot score {self.at}")
         return (model_input[["x"]] * 2).rename(columns={"x": "y"}).assign(attempt=attempt)
+
+
+class Witness(mlflow.pyfunc.PythonModel):
+    """Tells of every input what it saw of it (its dtype and its value), and answers the same in every row."""
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def predict(self, context, model_input, params=None):
+        columns = model_input if isinstance(model_input, dict) else dict(model_input.items())
+        told = {
+            name: [f"{values.dtype} {self._plain(value)!r}" for value in values] for name, values in columns.items()
+        }
+        rows = len(next(iter(told.values())))
+        saw = [{name: values[i] for name, values in told.items()} for i in range(rows)]
+        return {"saw": saw, **{name: [answer] * rows for name, answer in self.answers.items()}}
+
+    @staticmethod
+    def _plain(value):
+        return value.tolist() if hasattr(value, "tolist") else value
+
+
+class Tensors(mlflow.pyfunc.PythonModel):
+    """Gives every tensor back, and tells its dtype, a row of it, and the shape of a row."""
+
+    def predict(self, context, model_input, params=None):
+        rows = zip(*model_input.values(), strict=True)
+        saw = [[f"{v.dtype} {v.tolist()!r} {v.shape}" for v in map(self._array, row)] for row in rows]
+        return {"saw": saw, **{f"same {name}": tensor for name, tensor in model_input.items()}}
+
+    @staticmethod
+    def _array(value):
+        import numpy as np
+
+        return value if hasattr(value, "dtype") else np.asarray(value, dtype=object)
+
+
+class Awkward(mlflow.pyfunc.PythonModel):
+    """Gives its inputs back under other names."""
+
+    def predict(self, context, model_input, params=None):
+        return {"y.`z` =; {ü}\n": model_input["in.put`s x"], "from": model_input["Ü;=,"]}

@@ -15,7 +15,7 @@ import daybreak
 ROOT = Path(daybreak.__file__).parent
 # A module may import from its own line and from the lines above it.
 LAYERS = (
-    ("errors", "config", "schema", "storage"),
+    ("errors", "config", "types", "schema", "storage"),
     ("score", "models"),
     ("source", "sink"),
     ("ops",),
@@ -63,8 +63,8 @@ def test_the_scoring_core_knows_neither_spark_nor_delta(name: str, path: Path) -
     assert {one for one in imported(path) if one.split(".")[0] in ("pyspark", "delta")} <= allowed
 
 
-def test_importing_the_package_starts_nothing() -> None:
-    """Case 22: whoever imports first must not have touched CUDA before the worker forks; nor is a JVM started."""
+def test_case_22_importing_the_package_starts_nothing() -> None:
+    """Whoever imports first must not have touched CUDA before the worker forks; nor is a JVM started."""
     code = "import sys, daybreak, daybreak.config, daybreak.score.worker; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT.parent)}

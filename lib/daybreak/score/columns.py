@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 
 from daybreak.score.signature import Type
-from daybreak.score.values import NUMPY, article, coerce, exact, is_null
+from daybreak.score.values import FIRST, LAST, article, coerce, encodable, exact, is_null
+from daybreak.types import KINDS
 
 __all__ = ["Reason", "TypedColumn", "take", "typed_column"]
 
 Array = np.ndarray[Any, Any]
-_NULLABLE = {"boolean": "boolean", "integer": "Int32", "long": "Int64"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ def typed_column(type_: Type, values: pd.Series[Any], *, nullable: bool, side: s
         return _finish(type_, done, nulls, {}, nullable=nullable, side=side, name=name)
     if (fast := exact(type_, raw)) is not None and fast.ndim == 1:
         return _finish(type_, fast, np.zeros(n, bool), {}, nullable=nullable, side=side, name=name)
-    if type_.kind == "string" and pd.api.types.infer_dtype(raw, skipna=False) == "string":
+    texts = type_.kind == "string" and pd.api.types.infer_dtype(raw, skipna=False) == "string"
+    if texts and (side == "Input" or encodable(raw)):  # what Spark sends is UTF-8
         return _finish(type_, raw, np.zeros(n, bool), {}, nullable=nullable, side=side, name=name)
     return _slow_column(type_, raw, nullable=nullable, side=side, name=name)
 
@@ -92,19 +93,26 @@ def _finish(
             refused[i] = Reason(f"Null{side}", f"column {name!r} is null, and the model requires {article(type_)}")
     holes = nulls.copy()
     holes[list(refused)] = True
-    if type_.kind == "datetime" and side == "Input":
-        _refuse_beyond_nanoseconds(values, holes, refused, name)
+    if type_.kind == "datetime":
+        _refuse_beyond(side, values, holes, refused, name)
     return TypedColumn(_typed(type_, values, holes, nullable=nullable, side=side), refused)
 
 
-def _refuse_beyond_nanoseconds(values: Array, holes: Array, refused: dict[int, Reason], name: str) -> None:
-    """MLflow models take datetime64[ns], which ends in the year 2262; a later date must not wrap round."""
-    low, high = np.datetime64("1677-09-22", "us"), np.datetime64("2262-04-11", "us")
+_LIMITS = {
+    "Input": (np.datetime64("1677-09-22", "us"), np.datetime64("2262-04-11", "us"), "datetime64[ns] (1677 to 2262)"),
+    "Output": (FIRST, LAST, "the years 1 to 9999"),
+}
+
+
+def _refuse_beyond(side: str, values: Array, holes: Array, refused: dict[int, Reason], name: str) -> None:
+    """MLflow models take datetime64[ns], which ends in the year 2262; a later date must not wrap round. What they
+    give crosses as Python's datetime."""
+    low, high, limits = _LIMITS[side]
     places = np.flatnonzero(~holes)
     times = values[places].astype("datetime64[us]")
     beyond = (times < low) | (times > high)
     for i, time in zip(places[beyond].tolist(), times[beyond], strict=True):
-        refused[i] = Reason("InvalidInput", f"column {name!r}: {time} is beyond datetime64[ns] (1677 to 2262)")
+        refused[i] = Reason(f"Invalid{side}", f"column {name!r}: {time} is beyond {limits}")
         holes[i] = True
 
 
@@ -117,12 +125,12 @@ def _typed(type_: Type, values: Array, holes: Array, *, nullable: bool, side: st
         times[~holes] = values[~holes]
         return pd.Series(times)
     if kind in ("float", "double"):
-        return pd.Series(_filled(values, holes, np.dtype(NUMPY[kind]), float("nan")))
-    if kind in _NULLABLE:
-        plain = _filled(values, holes, np.dtype(NUMPY[kind]), 0)
+        return pd.Series(_filled(values, holes, np.dtype(KINDS[kind].dtype), float("nan")))
+    if kind in ("boolean", "integer", "long"):
+        plain = _filled(values, holes, np.dtype(KINDS[kind].dtype), 0)
         if not nullable:
             return pd.Series(plain)
-        masked = pd.array(plain, dtype=_NULLABLE[kind])  # type: ignore[call-overload]
+        masked = pd.array(plain, dtype=KINDS[kind].optional)  # type: ignore[call-overload]
         masked[holes] = pd.NA
         return pd.Series(masked)
     objects = np.empty(len(values), dtype=object)

@@ -18,6 +18,7 @@ structs and maps as dicts, tensors as one stacked ndarray.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,12 +26,15 @@ import numpy as np
 import pandas as pd
 
 from daybreak.score.columns import Reason, TypedColumn, take, typed_column
-from daybreak.score.signature import Field, ModelSpec, Type, parse_type
+from daybreak.score.signature import Field, ModelSpec, parse_type
 from daybreak.score.values import only_element, shape_fits, shown, within
 
 __all__ = ["Admitted", "admit"]
 
 Array = np.ndarray[Any, Any]
+
+_FLOAT16 = 65520  # the least number that rounds to infinity
+_PADDING: dict[type, Any] = {str: "\0", bytes: b"\0"}
 
 
 @dataclass(frozen=True)
@@ -73,16 +77,12 @@ def _input_columns(spec: ModelSpec, window: pd.DataFrame) -> list[tuple[str, Fie
     field_ = spec.inputs[0]
     if len(names) == 1 and field_.shape not in ((), (1,)) and not _holds_scalars(series[0]):
         return [(names[0], field_, series[0])]
-    scalar = replace(field_, type=str(_innermost(parse_type(field_.type))), shape=())
+    scalar = replace(field_, type=str(parse_type(field_.type).innermost), shape=())
     return [(name, scalar, values) for name, values in zip(names, series, strict=True)]
 
 
 def _holds_scalars(values: pd.Series[Any]) -> bool:
     return values.dtype != object or any(isinstance(value, str | bytes) or np.isscalar(value) for value in values)
-
-
-def _innermost(type_: Type) -> Type:
-    return _innermost(type_.element) if type_.kind == "array" else type_
 
 
 def _admit_column(field_: Field, values: pd.Series[Any], name: str) -> TypedColumn:
@@ -96,16 +96,16 @@ def _admit_column(field_: Field, values: pd.Series[Any], name: str) -> TypedColu
 
 
 def _refuse_misfits(field_: Field, column: TypedColumn, name: str) -> None:
-    """Refuse what does not fit a tensor: another shape, or an integer beyond its dtype."""
+    """Refuse what does not fit a tensor: another shape, a number beyond its dtype, a text that would be cut."""
     dtype, shape = np.dtype(field_.dtype), field_.shape or ()
-    narrow = (dtype.kind in "iu" and dtype.itemsize < 4) or dtype == np.uint32
-    if not narrow and (not shape or shape == (1,)):
+    held = _held(dtype)
+    if held is None and (not shape or shape == (1,)):
         return
     for i, value in enumerate(column.values):
         if i in column.refused:
             continue
         try:
-            cell = np.asarray(value)
+            cell = np.asarray(value, dtype=object if dtype.kind in "US" else None)
         except ValueError:
             column.refused[i] = Reason("InvalidInput", f"column {name!r}: its arrays are of unequal length")
             continue
@@ -113,5 +113,16 @@ def _refuse_misfits(field_: Field, column: TypedColumn, name: str) -> None:
             column.refused[i] = Reason(
                 "InvalidInput", f"column {name!r} has the shape {cell.shape}, and the model takes {shape}"
             )
-        elif narrow and not within(cell, np.iinfo(dtype)):
-            column.refused[i] = Reason("InvalidInput", f"column {name!r}: {shown(value)} is out of range for {dtype}")
+        elif held is not None and not held(cell):
+            column.refused[i] = Reason("InvalidInput", f"column {name!r}: {shown(value)} does not fit into {dtype}")
+
+
+def _held(dtype: np.dtype[Any]) -> Callable[[Array], bool] | None:
+    """Whether a tensor's dtype holds values of its MLflow type; None for a dtype that holds all of them."""
+    if (dtype.kind in "iu" and dtype.itemsize < 4) or dtype == np.uint32:
+        return lambda cell: within(cell, np.iinfo(dtype))
+    if dtype == np.float16:
+        return lambda cell: bool((np.isnan(cell) | np.isinf(cell) | (np.abs(cell) < _FLOAT16)).all())
+    if dtype.kind in "US":  # numpy drops what it takes for padding
+        return lambda cell: not any(text.endswith(_PADDING[type(text)]) for text in cell.ravel().tolist())
+    return None

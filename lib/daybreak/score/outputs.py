@@ -43,7 +43,8 @@ _NO_OUTPUT = Reason("NoOutput", "the model returned no output for this row")
 def conform(spec: ModelSpec, raw: Any, n: int) -> Conformed:
     """Whatever a pyfunc returned for a batch of ``n`` rows, as exactly the declared columns.
 
-    Takes ndarrays, tensors, Series, DataFrames, lists, dicts of columns, and for one row a scalar. A pandas
+    Takes ndarrays, tensors, Series, DataFrames, lists, dicts of columns, and for one row a scalar. Of several
+    outputs a list has the rows and a tuple the columns, unless it is one of tuples. A pandas
     result whose index is a permutation of 0..n-1 is put in that order; with fewer rows under such an index
     the missing ones are refused, ``NoOutput`` (an index of 0, 1, 2, ... says nothing: the model may have
     numbered what it kept). A value that is not of the declared type refuses its row, ``InvalidOutput``; a
@@ -56,7 +57,7 @@ def conform(spec: ModelSpec, raw: Any, n: int) -> Conformed:
     raw = _plain(raw)
     if isinstance(raw, pd.DataFrame | pd.Series):
         raw, present = _realign(raw, n)
-    elif n == 1 and isinstance(raw, list | tuple | np.ndarray) and np.shape(raw)[:1] == (0,):
+    elif n == 1 and _length(raw) == 0:
         present = present[:0]
     missing = np.setdiff1d(np.arange(n), present)
     refused = {int(i): _NO_OUTPUT for i in missing}
@@ -81,6 +82,13 @@ def _conform_rows(
     return Conformed(kept, present[keep], dict(sorted(refused.items())))
 
 
+def _length(value: Any) -> int | None:
+    """Elements of a list or an array, however ragged below; None for a scalar (a text is one)."""
+    if isinstance(value, list | tuple):
+        return len(value)
+    return len(value) if isinstance(value, np.ndarray) and value.ndim else None
+
+
 def _empty(spec: ModelSpec) -> pd.DataFrame:
     none = pd.Series([], dtype=object)
     return pd.DataFrame({field_.name: _output_column(field_, none).values for field_ in spec.outputs})
@@ -95,6 +103,10 @@ def _plain(raw: Any) -> Any:
         return raw.toarray()
     if isinstance(raw, Mapping):
         return {name: _plain(values) for name, values in raw.items()}
+    if isinstance(raw, set | frozenset):
+        raise ModelOutputError("the model returned a set, and its order says nothing of the rows")
+    if isinstance(raw, list | tuple) and raw and hasattr(raw[0], "detach"):
+        return type(raw)(_plain(part) for part in raw)
     return raw
 
 
@@ -183,9 +195,10 @@ def _from_array(spec: ModelSpec, raw: Any, n: int) -> list[pd.Series[Any]]:
         raw = raw[None]
     if isinstance(raw, np.ndarray) and raw.ndim == 2:
         return [pd.Series(raw[:, i]) for i in range(raw.shape[1])]
-    if isinstance(raw, tuple) and len(raw) == len(spec.outputs) and all(np.ndim(part) for part in raw):
+    columns = isinstance(raw, tuple) and not all(isinstance(part, tuple) for part in raw)
+    if columns and len(raw) == len(spec.outputs):
         return [_one_column(field_, part, n) for field_, part in zip(spec.outputs, raw, strict=True)]
-    if isinstance(raw, list | tuple | np.ndarray) and all(np.shape(row)[:1] == (len(spec.outputs),) for row in raw):
+    if not columns and _length(raw) is not None and all(_length(row) == len(spec.outputs) for row in raw):
         return [_cells([row[i] for row in raw]) for i in range(len(spec.outputs))]
     raise ModelOutputError(f"a {type(raw).__name__} cannot be split into {len(spec.outputs)} columns")
 
@@ -202,7 +215,7 @@ def _one_column(field_: Field, raw: Any, n: int) -> pd.Series[Any]:
         if not nested and raw.shape[1:] == (1,):
             return pd.Series(raw[:, 0])
         return _cells(list(raw))
-    if nested and n == 1 and len(raw) and not np.ndim(raw[0]) and raw[0] is not None:
+    if nested and n == 1 and len(raw) and _length(raw[0]) is None and raw[0] is not None:
         raw = [raw]
     if isinstance(raw, np.ndarray):
         return pd.Series(raw)

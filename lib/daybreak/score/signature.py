@@ -12,20 +12,11 @@ import numpy as np
 
 from daybreak.errors import PreflightError
 from daybreak.schema import quoted
+from daybreak.types import KINDS, TENSORS
 
 __all__ = ["Field", "ModelSpec", "Type", "model_spec", "parse_type"]
 
-_DDL = {
-    "boolean": "BOOLEAN",
-    "integer": "INT",
-    "long": "BIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "string": "STRING",
-    "binary": "BINARY",
-    "datetime": "TIMESTAMP",
-}
-_ALLOWED = ", ".join(_DDL) + ", and arrays, objects (structs) and maps of these"
+_ALLOWED = ", ".join(KINDS) + ", and arrays, objects (structs) and maps of these"
 _LOG_HINT = (
     "log the model again with signature=mlflow.models.infer_signature(inputs, model.predict(inputs)), "
     "or attach one with mlflow.models.set_signature(model_uri, signature)"
@@ -34,7 +25,7 @@ _LOG_HINT = (
 
 @dataclass(frozen=True)
 class Type:
-    """One type as a tree: a scalar of ``_DDL``, or an array, map or struct of others."""
+    """One type as a tree: a scalar of ``KINDS``, or an array, map or struct of others."""
 
     kind: str
     item: Type | None = None
@@ -52,13 +43,18 @@ class Type:
             return f"STRUCT<{', '.join(f'{quoted(name)}: {type_.ddl}' for name, type_, _ in self.members)}>"
         if self.kind == "map":
             return f"MAP<STRING, {self.element.ddl}>"
-        return f"ARRAY<{self.element.ddl}>" if self.kind == "array" else _DDL[self.kind]
+        return f"ARRAY<{self.element.ddl}>" if self.kind == "array" else KINDS[self.kind].delta
 
     @property
     def element(self) -> Type:
         if self.item is None:
             raise ValueError(f"{self.kind} without an item type")
         return self.item
+
+    @property
+    def innermost(self) -> Type:
+        """The type below all arrays."""
+        return self.element.innermost if self.kind == "array" else self
 
 
 def _member_text(name: str, type_: Type, required: bool) -> str:
@@ -78,7 +74,7 @@ def _parse(text: str) -> tuple[Type, str]:
     match = re.match(r"[a-z]+", text)
     kind = match.group() if match else ""
     rest = text[len(kind) :]
-    if kind in _DDL:
+    if kind in KINDS:
         return Type(kind), rest
     if kind in ("array", "map") and rest.startswith("<"):
         item, rest = _parse(rest[1:])
@@ -230,15 +226,10 @@ def _tensor_field(spec: Any, name: str, place: str) -> Field:
 
 
 def _tensor_kind(dtype: np.dtype[Any], place: str) -> str:
-    named = {"b": "boolean", "M": "datetime", "U": "string", "O": "string", "S": "binary"}
-    if dtype.kind in named:
-        return named[dtype.kind]
-    if dtype.kind == "f" and dtype.itemsize <= 8:
-        return "double" if dtype.itemsize == 8 else "float"
-    if dtype.kind in "iu" and dtype != np.uint64:
-        return "integer" if np.iinfo(dtype).max <= np.iinfo(np.int32).max else "long"
+    name = {"U": "str", "S": "bytes", "M": "datetime64"}.get(dtype.kind, dtype.name)
+    if name in TENSORS:
+        return TENSORS[name]
     raise PreflightError(
-        f"{place} is a tensor of {dtype}, which has no column type; allowed are bool, int8 to int64, "
-        "uint8 to uint32, float16 to float64, str and datetime64",
+        f"{place} is a tensor of {dtype}, which has no column type; allowed are {', '.join(TENSORS)}",
         fix="let the model use one of these and log it again",
     )

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
 from daybreak.score.signature import Type
+from daybreak.types import KINDS
 
-__all__ = ["NUMPY", "article", "coerce", "exact", "is_null", "listed", "only_element", "shape_fits", "shown", "within"]
+__all__ = [
+    "FIRST",
+    "LAST",
+    "article",
+    "coerce",
+    "encodable",
+    "exact",
+    "is_null",
+    "listed",
+    "only_element",
+    "shape_fits",
+    "shown",
+    "within",
+]
 
 Array = np.ndarray[Any, Any]
 _EXACT = 2**53
-NUMPY = {"boolean": "bool", "integer": "int32", "long": "int64", "float": "float32", "double": "float64"}
+FIRST, LAST = np.datetime64("0001-01-01", "us"), np.datetime64("9999-12-31T23:59:59.999999", "us")
 
 
 def is_null(value: Any) -> bool:
@@ -57,6 +71,7 @@ def _coerce_float(type_: Type, value: Any) -> float:
             narrow = np.float32(number)
         if np.isinf(narrow) and not np.isinf(number):
             raise ValueError(f"{number!r} is out of range for {article(type_)}")
+        return float(narrow)
     return number
 
 
@@ -69,6 +84,8 @@ def _coerce_boolean(type_: Type, value: Any) -> bool:
 def _coerce_string(type_: Type, value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{shown(value)} is not {article(type_)}")
+    if not encodable([value]):
+        raise ValueError(f"{shown(value)} holds half a surrogate pair, which no table can")
     return str(value)
 
 
@@ -79,6 +96,13 @@ def _coerce_binary(type_: Type, value: Any) -> bytes:
 
 
 def _coerce_datetime(type_: Type, value: Any) -> np.datetime64:
+    time = _microseconds(type_, value)
+    if not FIRST <= time <= LAST:
+        raise ValueError(f"{time} is beyond the years 1 to 9999")
+    return time
+
+
+def _microseconds(type_: Type, value: Any) -> np.datetime64:
     if isinstance(value, dt.datetime):
         aware = value.tzinfo is not None
         naive = value.astimezone(dt.UTC).replace(tzinfo=None) if aware else value
@@ -101,7 +125,10 @@ def _coerce_array(type_: Type, value: Any) -> list[Any]:
 
 def _coerce_map(type_: Type, value: Any) -> dict[str, Any]:
     pairs = value.items() if isinstance(value, Mapping) else _pairs(type_, value)
-    return {str(key): _coerce_member(type_.element, element, f"key {key!r}") for key, element in pairs}
+    return {
+        _coerce_string(type_, str(key)): _coerce_member(type_.element, element, f"key {key!r}")
+        for key, element in pairs
+    }
 
 
 def _pairs(type_: Type, value: Any) -> list[Any]:
@@ -155,9 +182,9 @@ def exact(type_: Type, values: Array) -> Array | None:
     """The whole array at once where numpy does it exactly and no value can be refused, else None."""
     kind = values.dtype.kind
     if type_.kind in ("float", "double") and kind in "fiub":
-        return _fast_float(values, np.dtype(NUMPY[type_.kind]))
+        return _fast_float(values, np.dtype(KINDS[type_.kind].dtype))
     if type_.kind in ("integer", "long") and kind in "iu":
-        target = np.dtype(NUMPY[type_.kind])
+        target = np.dtype(KINDS[type_.kind].dtype)
         fits = np.can_cast(values.dtype, target) or within(values, np.iinfo(target))
         return values.astype(target) if fits else None
     if type_.kind == "boolean" and kind == "b":
@@ -172,6 +199,15 @@ def _fast_float(values: Array, target: np.dtype[Any]) -> Array | None:
     return None if overflowed else narrow
 
 
+def encodable(texts: Iterable[str]) -> bool:
+    """Whether texts are Unicode throughout: Python's may hold half a surrogate pair, and UTF-8 cannot."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def within(values: Array, info: np.iinfo[Any]) -> bool:
     """Whether every value of an integer array lies in the range of another integer type."""
     return values.size == 0 or (int(values.min()) >= info.min and int(values.max()) <= info.max)
@@ -183,7 +219,9 @@ def shape_fits(actual: tuple[int, ...], declared: tuple[int, ...]) -> bool:
 
 
 def only_element(value: Any) -> Any:
-    """The element of a list or array of one; anything else as it is."""
+    """The element of a list or array of one, or of none but a value; anything else as it is."""
+    if isinstance(value, np.ndarray) and not value.ndim:
+        return value[()]
     return value[0] if isinstance(value, list | tuple | np.ndarray) and len(value) == 1 else value
 
 

@@ -168,7 +168,7 @@ class _Shard:
             "phase": [failure.phase for failure in failures],
             "error_class": [failure.error_class for failure in failures],
             # a message quotes the value that it complains of
-            "message": [_REDACTED if self.scorer.redact else failure.message for failure in failures],
+            "message": [_REDACTED if self.scorer.redact else _storable(failure.message) for failure in failures],
             "attempts": [failure.attempts for failure in failures],
         }
         inputs = [None] * len(rows) if self.scorer.redact else _as_json(decode(rows, self.scorer.features))
@@ -186,6 +186,11 @@ class _Shard:
         return pd.DataFrame({name: values.get(name) for name in self.columns}, index=pd.RangeIndex(rows))
 
 
+def _storable(text: str) -> str:
+    """A text as UTF-8 holds it: a message may quote half a surrogate pair, and would take the whole shard down."""
+    return text.encode(errors="replace").decode()
+
+
 def _as_json(frame: pd.DataFrame) -> list[str]:
     return [json.dumps(_plain(row), ensure_ascii=False, allow_nan=False) for row in frame.to_dict("records")]
 
@@ -200,6 +205,8 @@ def _plain(value: Any) -> Any:
         return None
     if isinstance(value, np.datetime64):
         value = pd.Timestamp(value)
+    if isinstance(value, dt.datetime) and value.tzinfo is None:
+        return f"{value.isoformat()}+00:00"
     if isinstance(value, dt.date):
         return value.isoformat()
     if isinstance(value, np.generic):

@@ -12,10 +12,13 @@ from daybreak.schema import Column
 from daybreak.sink.staging import decoded_keys
 from daybreak.sink.tables import append_once
 
+_SECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"  # to_json itself would stop at milliseconds
+_JSON = {"ignoreNullFields": "false", "timestampFormat": f"{_SECONDS}XXX", "timestampNTZFormat": _SECONDS}
+
 
 def letters(staged: DataFrame, keys: Sequence[Column], *, run_id: str, job: str, window: str) -> DataFrame:
     """The staged dead rows as rows of ``schema.DEAD_LETTERS``."""
-    key = F.to_json(F.struct(*decoded_keys(keys)), {"ignoreNullFields": "false"})
+    key = F.to_json(F.struct(*decoded_keys(keys)), _JSON)
     named = staged.where(F.col("kind") == schema.DEAD).select(
         F.lit(run_id).alias("run_id"),
         F.lit(job).alias("job"),

@@ -17,8 +17,9 @@ from pyspark.sql import functions as F
 
 from daybreak import schema
 from daybreak.errors import DaybreakError
-from daybreak.schema import Column, quoted, wire
+from daybreak.schema import Column, quoted
 from daybreak.storage import Storage
+from daybreak.types import wire
 
 _COUNTS = ("rows_in", "rows_scored", "rows_dead")
 PER_TASK = {

@@ -10,34 +10,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from daybreak.config import Input
 from daybreak.errors import PreflightError, first_line
-from daybreak.schema import RESERVED, Column, quoted, wire
+from daybreak.schema import RESERVED, Column, literal, quoted
 from daybreak.score.signature import Field, ModelSpec, Type, parse_type
+from daybreak.types import KEYS, KINDS, NO_KEY, NO_KEY_ELSE, UNFIT, UNFIT_ELSE, spark_name
 
-_INTEGERS = ("tinyint", "smallint", "int")
-_NUMBERS = (*_INTEGERS, "bigint", "float", "double", "decimal")
-_ACCEPTS: dict[str, tuple[str, ...]] = {
-    "boolean": ("boolean",),
-    "integer": _INTEGERS,
-    "long": (*_INTEGERS, "bigint"),
-    "float": _NUMBERS,
-    "double": _NUMBERS,
-    "string": ("string", "varchar", "char"),
-    "binary": ("binary",),
-    "datetime": ("timestamp", "timestamp_ntz", "date"),
-}
 _ROWS = f"{RESERVED}rows"
 _UNSTABLE = re.compile(
     r"\b(?:current_(?:date|time|timestamp|user|timezone)|localtimestamp|session_user|select)\b"
     r"|\b(?:now|curdate|user|unix_timestamp)\s*\(\s*\)",
     re.IGNORECASE,
 )
-_UNORDERED = ("array", "map", "struct", "variant", "void", "geometry", "geography")
 
 
 @dataclass(frozen=True)
@@ -110,7 +99,8 @@ def require_unique(rows: DataFrame, keys: Sequence[Column]) -> None:
     names = [quoted(key.name) for key in keys]
     whole = " AND ".join(f"{name} IS NOT NULL" for name in names)
     twins = rows.where(whole).groupBy(*map(F.col, names)).agg(F.count(F.lit(1)).alias(_ROWS)).where(F.col(_ROWS) > 1)
-    found = twins.orderBy(F.desc(_ROWS), *map(F.col, names)).limit(11).collect()
+    told = [_told(key).alias(key.name) for key in keys]
+    found = twins.orderBy(F.desc(_ROWS), *map(F.col, names)).limit(11).select(*told, _ROWS).collect()
     if not found:
         return
     listing = [", ".join(f"{key.name}={row[i]!r}" for i, key in enumerate(keys)) for row in found]
@@ -120,6 +110,12 @@ def require_unique(rows: DataFrame, keys: Sequence[Column]) -> None:
         f"the key {[key.name for key in keys]} names more than one row:\n{shown}{more}",
         fix="name more columns in input.key, or remove the duplicates; Daybreak picks no arbitrary winner",
     )
+
+
+def _told(key: Column) -> SparkColumn:
+    """A key's value as Python can hold it: its years end in 9999, and its texts are UTF-8."""
+    value = F.col(quoted(key.name))
+    return value.cast("string") if key.type.startswith(("date", "timestamp", "string")) else value
 
 
 def column(schema: T.StructType, name: str) -> T.StructField | None:
@@ -136,8 +132,9 @@ def _key(schema: T.StructType, name: str, problems: list[str]) -> Column | None:
         problems.append(f"key column {name!r} is not in the table")
         return None
     kind = found.dataType.simpleString()
-    if kind.startswith(_UNORDERED) or kind.startswith("interval"):
-        problems.append(f"key column {name!r} is of type {kind}, which has no order; a key is of an atomic type")
+    if (known := spark_name(kind)) not in KEYS:
+        why = NO_KEY.get(known, NO_KEY_ELSE)
+        problems.append(f"key column {name!r} is of type {kind}: {why}. A key is of {', '.join(KEYS)}")
     return Column(found.name, kind, "names the row")
 
 
@@ -195,37 +192,73 @@ def _feature(schema: T.StructType, field: Field, name: str, problems: list[str])
     if found is None:
         problems.append(f"column {name!r} is not in the table, and the model needs it as {field.type}")
         return None
-    wanted = parse_type(field.type)
-    if not _accepts(wanted, found.dataType):
+    try:
+        return Feature(field, found.name, _out(quoted(found.name), parse_type(field.type), found.dataType))
+    except _MisfitError as misfit:
         problems.append(
             f"column {found.name!r} is {found.dataType.simpleString()}, and the model's input {field.name!r} is"
-            f" {field.type}, which takes {_taken(wanted)}"
+            f" {field.type}: {misfit}"
         )
         return None
-    return Feature(field, found.name, _cast(quoted(found.name), wanted))
 
 
-def _accepts(wanted: Type, given: T.DataType) -> bool:
-    if wanted.kind == "array" and wanted.item is not None:
-        exact = wanted.item.kind != "datetime"  # in an array they would cross as nanoseconds, which end in 2262
-        return exact and isinstance(given, T.ArrayType) and _accepts(wanted.item, given.elementType)
-    name = given.typeName() if not isinstance(given, T.DecimalType) else "decimal"
-    return {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}.get(name, name) in _ACCEPTS.get(
-        wanted.kind, ()
-    )
+class _MisfitError(Exception):
+    """Why a Spark type cannot feed an MLflow type."""
 
 
-def _taken(wanted: Type) -> str:
-    if wanted.kind == "array" and wanted.item is not None and wanted.item.kind != "datetime":
-        return f"arrays of {_taken(wanted.item)}"
-    return ", ".join(_ACCEPTS.get(wanted.kind, ())) or "nothing that Daybreak can pass (cast it in the table)"
+def _out(sql: str, wanted: Type, given: T.DataType, depth: int = 0) -> str:
+    """The SQL that takes a value out of the table as its MLflow type; see ``daybreak.types``.
+
+    Raises _MisfitError. Members of a struct are taken by name (a cast would take them by place), and what the
+    model does not know of them stays behind.
+    """
+    if wanted.kind == "array":
+        return _array(sql, wanted.element, given, depth)
+    if wanted.kind == "map":
+        return _map(sql, wanted.element, given, depth)
+    if wanted.kind == "struct":
+        return _struct(sql, wanted, given, depth)
+    takes, name = KINDS[wanted.kind].takes, spark_name(given.simpleString())
+    if name not in takes:
+        why = "" if name in KEYS else f"; {UNFIT.get(name, UNFIT_ELSE)}"
+        raise _MisfitError(f"{given.simpleString()} is no {wanted.kind}, which takes {', '.join(takes)}{why}")
+    if depth and wanted.kind == "datetime":  # inside a value times cross as nanoseconds, which end in 2262
+        raise _MisfitError("a datetime inside an array, map or struct is not passed; give it a column of its own")
+    return takes[name].sql.format(sql)
 
 
-def _cast(sql: str, wanted: Type) -> str:
-    """A datetime crosses as microseconds; all else in the signature's own type."""
-    if wanted.kind == "datetime":
-        return wire("timestamp").encode.format(f"CAST({sql} AS TIMESTAMP)")
-    return f"CAST({sql} AS {wanted.ddl})"
+def _array(sql: str, item: Type, given: T.DataType, depth: int) -> str:
+    if not isinstance(given, T.ArrayType):
+        raise _MisfitError(f"{given.simpleString()} is no array")
+    if item.kind == "array" and item.innermost.kind in ("map", "struct"):
+        raise _MisfitError("an array of arrays of structs or maps is not passed (Spark's conversion to pandas fails)")
+    element = f"x{depth}"
+    inner = _out(element, item, given.elementType, depth + 1)
+    return sql if inner == element else f"transform({sql}, {element} -> {inner})"
+
+
+def _map(sql: str, item: Type, given: T.DataType, depth: int) -> str:
+    if not isinstance(given, T.MapType) or spark_name(given.keyType.simpleString()) != "string":
+        raise _MisfitError(f"{given.simpleString()} is no map with keys of type string")
+    key, value = f"k{depth}", f"x{depth}"
+    inner = _out(value, item, given.valueType, depth + 1)
+    return sql if inner == value else f"transform_values({sql}, ({key}, {value}) -> {inner})"
+
+
+def _struct(sql: str, wanted: Type, given: T.DataType, depth: int) -> str:
+    if not isinstance(given, T.StructType):
+        raise _MisfitError(f"{given.simpleString()} is no struct")
+    parts = []
+    for name, type_, required in wanted.members:
+        found = column(given, name)
+        if found is not None:
+            inner = _out(f"{sql}.{quoted(found.name)}", type_, found.dataType, depth + 1)
+            parts.append(f"{literal(name)}, {inner}")
+        elif required:
+            raise _MisfitError(f"it has no member {name!r}")
+    if not parts:
+        raise _MisfitError("it has none of the members that the model knows")
+    return f"IF({sql} IS NULL, NULL, named_struct({', '.join(parts)}))"
 
 
 def _listing(schema: T.StructType) -> str:

@@ -8,9 +8,10 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from daybreak.schema import RESERVED, Column, quoted, wire
+from daybreak.schema import RESERVED, Column, quoted
 from daybreak.source.preflight import Binding, Feature
 from daybreak.source.shards import SHARD, SKIP
+from daybreak.types import wire
 
 HASH = "input_hash"
 _HASH, _HELD_HASH = f"{RESERVED}hash", f"{RESERVED}held_hash"
@@ -21,11 +22,16 @@ def input_hash(features: Sequence[Feature]) -> SparkColumn:
     """xxhash64 over the model's inputs. Nulls are hashed by their place too, which xxhash64 alone passes over."""
     values = [F.expr(feature.sql) for feature in features]
     plain = [
-        F.to_json(F.struct(value.alias("v"))) if feature.field.type.startswith(_COMPLEX) else value
+        _as_json(value) if feature.field.type.startswith(_COMPLEX) else value
         for value, feature in zip(values, features, strict=True)
     ]
     nulls = F.concat(*(F.when(value.isNull(), "1").otherwise("0") for value in values))
     return F.xxhash64(*plain, nulls)
+
+
+def _as_json(value: SparkColumn) -> SparkColumn:
+    """xxhash64 takes no map, and passes over nulls inside a value."""
+    return F.to_json(F.struct(value.alias("v")), {"ignoreNullFields": "false"})
 
 
 def mark_scored(rows: DataFrame, binding: Binding, scored: DataFrame | None) -> DataFrame:

@@ -85,20 +85,20 @@ def test_plain_mlflow_predict_gives_the_same(logged: str, expected: Any) -> None
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
-def test_13_a_vector_hardly_differs_with_its_batch(embedder: Any) -> None:
+def test_case_13_a_vector_hardly_differs_with_its_batch(embedder: Any) -> None:
     alone, _ = embed(embedder, ["hello"])
     beside, _ = embed(embedder, ["word " * 200, "hello"], tokens=10_000)
     first, second = (one.predictions["embedding"].iloc[-1] for one in (alone, beside))
     np.testing.assert_allclose(first, second, atol=1e-6)
 
 
-def test_6_a_null_is_a_failure_and_odd_texts_are_scored(embedder: Any) -> None:
+def test_case_06_a_null_is_a_failure_and_odd_texts_are_scored(embedder: Any) -> None:
     result, _ = embed(embedder, ["a", None, "", "  ", "\U0001f600"])
     assert result.positions.tolist() == [0, 2, 3, 4]
     assert [(f.position, f.error_class) for f in result.failures] == [(1, "NullInput")]
 
 
-def test_15_texts_longer_than_the_limit_are_counted(embedder: Any) -> None:
+def test_case_15_texts_longer_than_the_limit_are_counted(embedder: Any) -> None:
     sizes = embedder.size(pd.DataFrame({"text": ["a b", "word " * 512, "word " * 254, "word " * 255]}))
     assert sizes.tolist() == [4, 256, 256, 256]  # [CLS] and [SEP] included
     _, stats = embed(embedder, ["a b", "word " * 512, "word " * 254, "word " * 255])
@@ -138,7 +138,7 @@ def test_null_text_is_refused_by_predict() -> None:
         TextEmbedder().encode(pd.DataFrame({"text": ["a", None]}))
 
 
-def test_22_importing_the_package_loads_neither_torch_nor_mlflow() -> None:
+def test_case_22_importing_the_package_loads_neither_torch_nor_mlflow() -> None:
     code = (
         "import sys, daybreak.score.pipeline, daybreak.score.model, daybreak.score.batches, daybreak.models\n"
         "assert not {'torch', 'mlflow', 'transformers', 'pyspark'} & set(sys.modules)\n"

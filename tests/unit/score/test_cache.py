@@ -54,7 +54,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_11_tasks_race_for_the_download_and_one_is_killed_half_way(tmp_path: Path) -> None:
+def test_case_11_tasks_race_for_the_download_and_one_is_killed_half_way(tmp_path: Path) -> None:
     cache, log = tmp_path / "cache", tmp_path / "log"
     spawn = multiprocessing.get_context("fork")
     killed = spawn.Process(target=_fetch, args=(cache, SlowDownload(log, steps=1_000)))
@@ -75,7 +75,7 @@ def test_11_tasks_race_for_the_download_and_one_is_killed_half_way(tmp_path: Pat
     assert sorted(path.name for path in cache.iterdir()) == ["d" * 64, "d" * 64 + ".lock"]
 
 
-def test_11_a_failed_download_leaves_nothing_and_names_the_model(tmp_path: Path) -> None:
+def test_case_11_a_failed_download_leaves_nothing_and_names_the_model(tmp_path: Path) -> None:
     def download(pin: ModelPin, target: Path) -> None:
         (target / "half").write_text("")
         raise OSError("connection reset")

@@ -21,7 +21,7 @@ def test_a_model_is_loaded_once_a_process(saved: Path, tmp_path: Path) -> None:
     assert load_cached(pin, spec, cache_dir=tmp_path, precision="bf16") is not first
 
 
-def test_10_a_missing_module_is_one_fatal_error_that_names_it(double_signature: ModelSignature, tmp_path: Path) -> None:
+def test_case_10_a_missing_module_is_one_fatal_error(double_signature: ModelSignature, tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text(
         "import absent_module\nimport mlflow\n"
         "class M(mlflow.pyfunc.PythonModel):\n"

@@ -69,7 +69,7 @@ def test_whatever_a_pyfunc_returns_becomes_the_declared_column(raw: Any) -> None
         [{"b": 0.5, "a": 1}, {"a": 2, "b": 1.5}],
     ],
 )
-def test_9_two_outputs_map_to_their_columns(raw: Any) -> None:
+def test_case_09_two_outputs_map_to_their_columns(raw: Any) -> None:
     expected = pd.DataFrame({"a": np.array([1, 2]), "b": [0.5, 1.5]})
     pd.testing.assert_frame_equal(conform(TWO, raw, 2).frame, expected)
 
@@ -168,7 +168,7 @@ def test_integers_do_not_pass_through_floats() -> None:
     assert conform(TWO, [(big, 0.5), (1, 0.5)], 2).frame["a"].tolist() == [big, 1]
 
 
-def test_4_a_far_date_comes_out_exact() -> None:
+def test_case_04_a_far_date_comes_out_exact() -> None:
     done = conform(spec(("t", "datetime")), np.array(["9999-12-31"], dtype="datetime64[us]"), 1)
     assert done.frame["t"].astype(str).tolist() == ["9999-12-31"]
 
@@ -187,3 +187,71 @@ def test_dicts_are_one_struct_column_if_that_is_the_output() -> None:
         {"label": "a", "score": 1.0},
         {"label": "b", "score": 0.5},
     ]
+
+
+MATRIX = spec(("m", "array<array<double>>"))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_ragged_answers_are_answers_at_any_batch_size(n: int) -> None:
+    """numpy makes no array of a ragged list; whether a row is the only one of its batch must not matter."""
+    ragged = [[1.0], [2.0, 3.0]]
+    assert conform(MATRIX, [ragged] * n, n).frame["m"].tolist() == [ragged] * n
+    several = spec(("m", "array<array<double>>"), ("y", "double"))
+    assert conform(several, [(ragged, 1.0)] * n, n).frame["m"].tolist() == [ragged] * n
+    assert told(conform(ONE, [ragged] * n, n)) == dict.fromkeys(range(n), "InvalidOutput")
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_tuple_has_the_columns_and_a_list_the_rows_at_any_batch_size(n: int) -> None:
+    labels, scores = list(range(n)), [i + 0.5 for i in range(n)]
+    expected = {"a": labels, "b": scores}
+    rows = list(zip(labels, scores, strict=True))
+    for raw in ((labels, scores), (np.array(labels), np.array(scores)), rows, tuple(rows), [list(row) for row in rows]):
+        assert conform(TWO, raw, n).frame.to_dict("list") == expected, raw
+
+
+def test_a_set_is_refused_since_it_has_no_order() -> None:
+    with pytest.raises(ModelOutputError, match="set"):
+        conform(ONE, {3.0, 1.0, 2.0}, 3)
+
+
+def test_a_list_of_tensors_is_a_list_of_values() -> None:
+    torch = pytest.importorskip("torch")
+    assert conform(ONE, [torch.tensor(1.5), torch.tensor([2.5])], 2).frame["prediction"].tolist() == [1.5, 2.5]
+    rows = conform(VECTOR, [torch.tensor([1.0, 2.0]), torch.tensor([3.0])], 2).frame["v"]
+    assert [list(row) for row in rows] == [[1.0, 2.0], [3.0]]
+
+
+def test_a_text_that_is_no_unicode_fails_its_row_and_not_the_shard() -> None:
+    half = "\ud83d"
+    for type_, bad, good in [
+        ("string", half, "é"),
+        ("array<string>", ["a", half], ["é"]),
+        ("map<string>", {half: "a"}, {"é": "a"}),
+    ]:
+        done = conform(spec(("p", type_)), [bad, good], 2)
+        assert told(done) == {0: "InvalidOutput"}
+        assert done.frame["p"].tolist() == [good]
+
+
+@pytest.mark.parametrize("time", ["10000-01-01", "0000-12-31"])
+def test_case_04_a_time_beyond_the_calendar_fails_its_row_and_not_the_shard(time: str) -> None:
+    late, good = np.datetime64(time, "us"), np.datetime64("9999-12-31T23:59:59.999999")
+    assert told(conform(spec(("p", "datetime")), np.array([late, good]), 2)) == {0: "InvalidOutput"}
+    assert told(conform(spec(("p", "array<datetime>")), [[late], [good]], 2)) == {0: "InvalidOutput"}
+
+
+def test_objects_fail_their_rows() -> None:
+    raw = [object(), 1.0, Exception("x"), complex(1, 2), lambda: 1]
+    assert told(conform(ONE, raw, 5)) == dict.fromkeys([0, 2, 3, 4], "InvalidOutput")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [pd.Categorical(["b", "a"]), pd.Index(["b", "a"]), pd.array(["b", "a"], dtype="string"), np.array(["b", "a"])],
+    ids=lambda raw: type(raw).__name__,
+)
+def test_pandas_own_kinds_of_columns_are_columns(raw: Any) -> None:
+    assert conform(spec(("p", "string")), raw, 2).frame["p"].tolist() == ["b", "a"]
+    assert conform(spec(("p", "string")), pd.DataFrame({"p": raw}), 2).frame["p"].tolist() == ["b", "a"]

@@ -140,7 +140,7 @@ def test_the_failures_are_the_same_for_any_cut(texts: list[str | None], rows: in
     assert len(scored) + len(failed) == len(texts)
 
 
-def test_14_one_text_that_exhausts_the_device_fails_alone_and_the_budget_recovers() -> None:
+def test_case_14_one_text_that_exhausts_the_device_fails_alone_and_the_budget_recovers() -> None:
     short = ["x" * 10] * 31
     model = Lengths(memory=5_000)
     pipeline = Pipeline(model, SPEC, tokens=10**9)  # far too large a budget: the long text drags all down
@@ -152,7 +152,7 @@ def test_14_one_text_that_exhausts_the_device_fails_alone_and_the_budget_recover
     assert model.batches[-1][0] >= 31  # the next batch is whole again
 
 
-def test_14_a_row_that_always_exhausts_memory_does_not_make_all_later_batches_small() -> None:
+def test_case_14_a_row_that_always_exhausts_memory_does_not_make_all_later_batches_small() -> None:
     class Poisoned(Lengths):
         def forward(self, batch: list[str]) -> list[str]:
             if "!oom" in batch:
@@ -166,7 +166,7 @@ def test_14_a_row_that_always_exhausts_memory_does_not_make_all_later_batches_sm
     assert model.batches[-1][0] == 64
 
 
-def test_14_the_budget_stays_under_the_cost_that_failed() -> None:
+def test_case_14_the_budget_stays_under_the_cost_that_failed() -> None:
     model = Lengths(memory=1_000)
     texts: list[str | None] = ["x" * 10] * 4_000
     pipeline = Pipeline(model, SPEC, tokens=1_500)

@@ -13,7 +13,7 @@ import pytest
 from mlflow.models import ModelSignature, infer_signature
 from mlflow.pyfunc import PythonModel
 from mlflow.types import ParamSchema, ParamSpec
-from mlflow.types.schema import Array, ColSpec, DataType, Object, Property, Schema, TensorSpec
+from mlflow.types.schema import Array, ColSpec, DataType, Map, Object, Property, Schema, TensorSpec
 
 from daybreak.score.model import load
 from daybreak.score.pipeline import Pipeline, WindowResult
@@ -53,14 +53,14 @@ class Difference(PythonModel):
         return (model_input.iloc[:, 1] - model_input.iloc[:, 0]).astype("float64")
 
 
-def test_8_inputs_are_chosen_by_name_in_the_signatures_order(tmp_path: Path) -> None:
+def test_case_08_inputs_are_chosen_by_name_in_the_signatures_order(tmp_path: Path) -> None:
     path = saved(tmp_path, Difference(), [ColSpec(DataType.long, "a"), ColSpec(DataType.long, "b")])
     result = score(path, pd.DataFrame({"b": [10], "a": [1], "id": [7]}))
     assert result.predictions["prediction"].tolist() == [9.0]
 
 
 @pytest.mark.parametrize("max_rows", [1, 3, 10])
-def test_2_nulls_have_one_fate_at_any_batch_size(tmp_path: Path, max_rows: int) -> None:
+def test_case_02_nulls_have_one_fate_at_any_batch_size(tmp_path: Path, max_rows: int) -> None:
     inputs = [
         ColSpec(DataType.long, "n"),
         ColSpec(DataType.long, "m", required=False),
@@ -83,7 +83,7 @@ def test_2_nulls_have_one_fate_at_any_batch_size(tmp_path: Path, max_rows: int) 
     assert result.predictions["prediction"].tolist() == [5.0] * 9
 
 
-def test_5_arrays_and_structs_reach_a_column_model_as_lists_and_dicts(tmp_path: Path) -> None:
+def test_case_05_arrays_and_structs_reach_a_column_model_as_lists_and_dicts(tmp_path: Path) -> None:
     class Nested(PythonModel):
         def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
             assert all(type(v) is list for v in model_input["v"])
@@ -113,7 +113,7 @@ def test_parameters_reach_the_model(tmp_path: Path) -> None:
     assert score(path, window, params={"k": 5.0}).predictions["prediction"].tolist() == [5.0]
 
 
-def test_10_a_module_missing_while_scoring_is_no_rows_fault(tmp_path: Path) -> None:
+def test_case_10_a_module_missing_while_scoring_is_no_rows_fault(tmp_path: Path) -> None:
     class Lazy(PythonModel):
         def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
             import a_module_that_is_not_there
@@ -220,3 +220,23 @@ def test_ragged_tensors_are_scored_apart(tmp_path: Path) -> None:
     result = score(path, window)
     assert result.predictions["prediction"].tolist() == [1.0, 3.0, 7.0, 6.0]
     assert result.failures == []
+
+
+def test_a_model_that_changes_its_lists_and_raises_changes_no_neighbours_score(tmp_path: Path) -> None:
+    class Scribbling(PythonModel):
+        def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
+            answers = [sum(v) + sum(map(sum, m.values())) for v, m in zip(*map(model_input.get, "vm"), strict=True)]
+            for cell, mapping in zip(*map(model_input.get, "vm"), strict=True):
+                cell.append(100.0)
+                mapping["a"].append(1000.0)
+            if any(answer < 0 for answer in answers):
+                raise ValueError("negative")
+            return answers
+
+    inputs = [ColSpec(Array(DataType.double), "v"), ColSpec(Map(Array(DataType.double)), "m")]
+    vectors: list[Any] = [[1.0], [2.0, 3.0], [-9.0], [4.0]]
+    window = pd.DataFrame({"v": pd.Series(vectors), "m": [{"a": [0.5]}] * 4})
+    result = score(saved(tmp_path, Scribbling(), inputs), window)
+    assert result.predictions["prediction"].tolist() == [1.5, 5.5, 4.5]
+    assert [(f.position, f.phase) for f in result.failures] == [(2, "forward")]
+    assert window["v"].tolist() == [[1.0], [2.0, 3.0], [-9.0], [4.0]]

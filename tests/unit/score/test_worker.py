@@ -215,7 +215,7 @@ def test_a_dead_letter_tells_where_what_how_often_and_with_what(echo: Path) -> N
     (dead,) = of_kind(staged, "dead").to_dict("records")
     assert (dead["phase"], dead["error_class"], dead["message"]) == ("forward", "ArithmeticError", "never")
     assert dead["attempts"] == 3  # in a batch of four, of two, alone
-    assert json.loads(dead["input"]) == {"n": NEVER, "at": "1970-01-02T00:00:00.000001"}
+    assert json.loads(dead["input"]) == {"n": NEVER, "at": "1970-01-02T00:00:00.000001+00:00"}
 
 
 def test_redact_leaves_the_input_out(echo: Path) -> None:
@@ -248,14 +248,14 @@ def strict_json(text: str) -> Any:
         ("string", decimal.Decimal("1.10"), "1.10"),
         ("string", decimal.Decimal("NaN"), None),
         ("string", date(2024, 2, 29), "2024-02-29"),
-        ("string", datetime(2024, 2, 29, 1), "2024-02-29T01:00:00"),
+        ("string", datetime(2024, 2, 29, 1), "2024-02-29T01:00:00+00:00"),
         ("string", pd.NaT, None),
-        ("string", np.datetime64("2024-02-29T01:00:00.000000000"), "2024-02-29T01:00:00"),
+        ("string", np.datetime64("2024-02-29T01:00:00.000000000"), "2024-02-29T01:00:00+00:00"),
         ("binary", b"\x00\xff", "00ff"),
         ("binary", bytearray(b"\x01"), "01"),
         ("array<float>", np.array([1.5, np.nan, np.inf], dtype="float32"), [1.5, None, "inf"]),
         ("array<long>", np.array([BIG, None], dtype=object), [BIG, None]),
-        ("array<datetime>", np.array(["2024-02-29T01"], dtype="datetime64[ns]"), ["2024-02-29T01:00:00"]),
+        ("array<datetime>", np.array(["2024-02-29T01"], dtype="datetime64[ns]"), ["2024-02-29T01:00:00+00:00"]),
         ("array<binary>", [b"\x01", None], ["01", None]),
         ("array<array<float>>", np.array([np.array([1.0]), np.array([np.nan, 2.0])], dtype=object), [[1], [None, 2]]),
         ("map<double>", {"a": float("nan")}, {"a": None}),
@@ -299,7 +299,7 @@ def test_a_datetime_beyond_nanoseconds_is_a_dead_letter_with_its_date(echo: Path
     staged = run(scorer(echo), wire([1, 2, 3], at=at))
     assert of_kind(staged, "scored")["p0"].tolist() == [2, 3]
     (dead,) = of_kind(staged, "dead").to_dict("records")
-    assert json.loads(dead["input"]) == {"n": 1, "at": "9999-12-31T23:59:59.999999"}
+    assert json.loads(dead["input"]) == {"n": 1, "at": "9999-12-31T23:59:59.999999+00:00"}
 
 
 # -- inputs without a name
