@@ -129,6 +129,8 @@ class Placed(mlflow.pyfunc.PythonModel):
         time.sleep(len(model_input) / self.rows_per_second)
         gpu = TaskContext.get().resources()["gpu"].addresses[0]
         return (model_input[["x"]] * 2).rename(columns={"x": "y"}).assign(gpu=gpu, package=daybreak.__file__)
+
+
 class Witness(mlflow.pyfunc.PythonModel):
     """Tells of every input what it saw of it (its dtype and its value), and answers the same in every row."""
 
