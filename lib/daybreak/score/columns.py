@@ -152,7 +152,7 @@ def own(frame: pd.DataFrame, positions: Array) -> pd.DataFrame:
     for i, dtype in enumerate(taken.dtypes):
         cells = taken.iloc[:, i].to_list() if dtype.kind == "O" else []
         if any(isinstance(cell, list | dict) for cell in cells):
-            taken.isetitem(i, pd.Series([_copied(cell) for cell in cells], dtype=object))
+            taken.isetitem(i, pd.Series([_copied(cell) for cell in cells], dtype=object))  # type: ignore[arg-type]
     return taken
 
 
