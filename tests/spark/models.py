@@ -205,7 +205,7 @@ class Mixed(mlflow.pyfunc.PythonModel):
 
 class Rude(mlflow.pyfunc.PythonModel):
     """Prints, forks, starts threads and processes, moves to a folder that it removes, sets the environment, the time
-    zone, the precision of decimals and what warnings do, and writes over its input; then gives ``n`` and ``at`` back."""
+    zone, the precision of decimals and what warnings do, writes over its input; then gives ``n`` and ``at`` back."""
 
     def predict(self, context, model_input, params=None):
         import decimal

@@ -75,7 +75,7 @@ def test_refused_before_anything_starts(
     assert not (tmp_path / "scores_daybreak").exists()
 
 
-def test_case_09_a_required_column_that_is_absent_is_told_among_all_misfits(
+def test_case_09_an_absent_column_is_told_among_all_misfits(
     spark: SparkSession, people: str, save_model: Make, job: Make
 ) -> None:
     inputs = Schema([ColSpec(DataType.long, "name"), ColSpec(DataType.string, "x"), ColSpec(DataType.double, "z")])

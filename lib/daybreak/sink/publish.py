@@ -82,7 +82,7 @@ def check(spark: SparkSession, target: Target) -> None:
         lines = "\n".join(f"  - {problem}" for problem in problems)
         raise PreflightError(
             f"the scores do not fit the output table {target.table!r}:\n{lines}",
-            fix=f"name another output.table, or alter this one{_addition(target, table)}; Daybreak casts nothing in silence",
+            fix=f"name another output.table, or alter this one{_addition(target, table)}; nothing is cast in silence",
         )
 
 
