@@ -44,7 +44,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "not parquet": ({"input": {"format": "parquet"}}, "input.format is 'parquet', and .* is a Delta table"),
     "missing version": ({"input": {"version": 99}}, "input.version 99 .* cannot be read; the newest is 0"),
     "missing key column": ({"input": {"key": ["idd"]}}, "key column 'idd' is not in the table"),
-    "array key": ({"input": {"key": ["list"]}}, "key column 'list' is of type array<int>, which has no order"),
+    "array key": ({"input": {"key": ["list"]}}, "key column 'list' is of type array<int>: an array has no order"),
     "duplicate key": ({"input": {"key": ["third"]}}, r"names more than one row:\n  - third=0 \(10 rows\)"),
     "wrong type": ({"input": {"columns": {"x": "name"}}}, "column 'name' is string, .* 'x' is double"),
     "missing column": ({"input": {"columns": {"x": "y"}}}, "column 'y' is not in the table, .* needs it as double"),
