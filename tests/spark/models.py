@@ -192,3 +192,83 @@ class Awkward(mlflow.pyfunc.PythonModel):
 
     def predict(self, context, model_input, params=None):
         return {"y.`z` =; {ü}\n": model_input["in.put`s x"], "from": model_input["Ü;=,"]}
+
+
+class Random(mlflow.pyfunc.PythonModel):
+    """A random score; a file per process that loads it, and a line per row that it scores."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def load_context(self, context):
+        import uuid
+
+        (Path(self.folder) / f"loaded-{os.getpid()}-{uuid.uuid4()}").touch()
+
+    def predict(self, context, model_input, params=None):
+        import random
+
+        with (Path(self.folder) / f"scored-{os.getpid()}").open("a") as calls:
+            calls.writelines(f"{x:.0f}\n" for x in model_input["x"])
+        return [random.random() for _ in model_input["x"]]
+
+
+class Mixed(mlflow.pyfunc.PythonModel):
+    """Adds up one input of each kind; ``told`` says when, and the text."""
+
+    def predict(self, context, model_input, params=None):
+        rows = model_input.to_dict("records")
+        return {
+            "y": [row["n"] + row["amount"] + sum(row["v"]) + row["s"]["a"] for row in rows],
+            "told": [f"{row['day']:%Y-%m-%d} {row['at'].isoformat()} {row['text']}" for row in rows],
+        }
+
+
+class Rude(mlflow.pyfunc.PythonModel):
+    """Prints, forks, starts threads and processes, moves to a folder that it removes, sets the environment, the time
+    zone, the precision of decimals and what warnings do, writes over its input; then gives ``n`` and ``at`` back."""
+
+    def predict(self, context, model_input, params=None):
+        import decimal
+        import subprocess
+        import sys
+        import tempfile
+        import threading
+        import time
+        import warnings
+
+        n, at, v = (model_input[name].tolist() for name in ("n", "at", "v"))
+        total = [sum(cell) for cell in v]
+        print("to stdout", flush=True)
+        print("to stderr", file=sys.stderr, flush=True)
+        os.write(1, b"below Python\n")
+        subprocess.run([sys.executable, "-c", "print('a child')"], check=True)
+        child = os.fork()
+        if not child:
+            os._exit(3)
+        os.waitpid(child, 0)
+        threads = [threading.Thread(target=cell.append, args=(1,)) for cell in v]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+        os.environ.update(TZ="Asia/Kathmandu", HOME="/nowhere", TMPDIR="/nowhere", PYTHONPATH="")
+        time.tzset()
+        decimal.getcontext().prec = 2
+        warnings.simplefilter("error")
+        sys.stdout = None
+        for name in list(model_input.columns):
+            del model_input[name]
+        if any(one % 100 == 7 for one in n):
+            raise ValueError("seven")
+        return {"n": n, "at": at, "total": total}
+
+
+class Unsure(mlflow.pyfunc.PythonModel):
+    """y = 2 x, and no confidence but where x is 39."""
+
+    def predict(self, context, model_input, params=None):
+        sure = ["sure" if x == 39 else None for x in model_input["x"]]
+        return {"y": model_input["x"] * 2, "confidence": sure}

@@ -44,7 +44,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "not parquet": ({"input": {"format": "parquet"}}, "input.format is 'parquet', and .* is a Delta table"),
     "missing version": ({"input": {"version": 99}}, "input.version 99 .* cannot be read; the newest is 0"),
     "missing key column": ({"input": {"key": ["idd"]}}, "key column 'idd' is not in the table"),
-    "array key": ({"input": {"key": ["list"]}}, "key column 'list' is of type array<int>, which has no order"),
+    "array key": ({"input": {"key": ["list"]}}, "key column 'list' is of type array<int>: an array has no order"),
     "duplicate key": ({"input": {"key": ["third"]}}, r"names more than one row:\n  - third=0 \(10 rows\)"),
     "wrong type": ({"input": {"columns": {"x": "name"}}}, "column 'name' is string, .* 'x' is double"),
     "missing column": ({"input": {"columns": {"x": "y"}}}, "column 'y' is not in the table, .* needs it as double"),
@@ -75,12 +75,24 @@ def test_refused_before_anything_starts(
     assert not (tmp_path / "scores_daybreak").exists()
 
 
-def test_all_misfits_are_told_at_once(spark: SparkSession, people: str, save_model: Make, job: Make) -> None:
+def test_case_09_an_absent_column_is_told_among_all_misfits(
+    spark: SparkSession, people: str, save_model: Make, job: Make
+) -> None:
     inputs = Schema([ColSpec(DataType.long, "name"), ColSpec(DataType.string, "x"), ColSpec(DataType.double, "z")])
     with pytest.raises(PreflightError) as refusal:
         score(job(people, save_model(Double(), inputs, DOUBLE_OUT), input={"key": "nokey"}), spark=spark)
     for told in ("'nokey'", "'name' is string", "'x' is double", "'z' is not in the table"):
         assert told in str(refusal.value)
+
+
+def test_case_23_a_doubled_key_is_listed_before_anything_is_scored(
+    spark: SparkSession, double: str, table: Make, job: Make, tmp_path: Path
+) -> None:
+    rows = [(5, 1.0), (6, 1.0), (5, 2.0), (None, 1.0), (None, 2.0)]
+    with pytest.raises(PreflightError) as refusal:
+        score(job(table(rows, "id bigint, x double"), double), spark=spark)
+    assert "the key ['id'] names more than one row:\n  - id=5 (2 rows)\n" in str(refusal.value)
+    assert not (tmp_path / "scores_daybreak").exists()
 
 
 def test_a_view_is_refused_and_told_why(spark: SparkSession, double: str, people: str, job: Make) -> None:

@@ -12,7 +12,7 @@ from daybreak.score.signature import Type
 from daybreak.score.values import FIRST, LAST, article, coerce, encodable, exact, is_null
 from daybreak.types import KINDS
 
-__all__ = ["Reason", "TypedColumn", "take", "typed_column"]
+__all__ = ["Reason", "TypedColumn", "own", "take", "typed_column"]
 
 Array = np.ndarray[Any, Any]
 
@@ -144,6 +144,22 @@ def _filled(values: Array, holes: Array, dtype: np.dtype[Any], blank: Any) -> Ar
     filled = np.full(len(values), blank, dtype=dtype)
     filled[~holes] = values[~holes]
     return filled
+
+
+def own(frame: pd.DataFrame, positions: Array) -> pd.DataFrame:
+    """``take``, and nothing that the model does to the rows reaches the frame: lists and dicts are copied too."""
+    taken = take(frame, positions)
+    for i, dtype in enumerate(taken.dtypes):
+        cells = taken.iloc[:, i].to_list() if dtype.kind == "O" else []
+        if any(isinstance(cell, list | dict) for cell in cells):
+            taken.isetitem(i, pd.Series([_copied(cell) for cell in cells], dtype=object))  # type: ignore[arg-type]
+    return taken
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_copied(item) for item in value] if value and isinstance(value[0], list | dict) else [*value]
+    return {name: _copied(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def take(frame: pd.DataFrame, positions: Array) -> pd.DataFrame:

@@ -29,7 +29,7 @@ import pandas as pd
 
 from daybreak.errors import DaybreakError
 from daybreak.score.batches import Budget, plan_batches
-from daybreak.score.columns import take
+from daybreak.score.columns import own, take
 from daybreak.score.inputs import admit
 from daybreak.score.model import StagedModel
 from daybreak.score.outputs import Conformed, conform
@@ -401,7 +401,7 @@ class Pipeline:
     def _prepared(self, job: _Job) -> Any:
         if self._encodes:
             return self._model.collate(job.window.encoded, job.rows)  # type: ignore[attr-defined]
-        return self._model.preprocess(take(job.window.frame, job.rows))
+        return self._model.preprocess(own(job.window.frame, job.rows))
 
     def _forward(self, job: _Job, prepared: Any) -> Any:
         self.stats.rows_forward += len(job.rows)

@@ -82,8 +82,16 @@ def check(spark: SparkSession, target: Target) -> None:
         lines = "\n".join(f"  - {problem}" for problem in problems)
         raise PreflightError(
             f"the scores do not fit the output table {target.table!r}:\n{lines}",
-            fix="name another output.table, or alter this one; Daybreak casts nothing in silence",
+            fix=f"name another output.table, or alter this one{_addition(target, table)}; nothing is cast in silence",
         )
+
+
+def _addition(target: Target, table: DeltaTable) -> str:
+    """The command that adds the columns which the table lacks: it grows only when asked to."""
+    have = {name.lower() for name in table.toDF().columns}
+    lacking = [f"{quoted(column.name)} {column.type}" for column in target.columns if column.name.lower() not in have]
+    name = f"delta.{quoted(target.location)}" if is_path(target.table) else target.table
+    return f", as in ALTER TABLE {name} ADD COLUMNS ({', '.join(lacking)})" if lacking else ""
 
 
 def _refuse_no_room(spark: SparkSession, target: Target) -> None:

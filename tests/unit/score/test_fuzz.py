@@ -10,6 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +28,8 @@ from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversio
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from daybreak import schema
-from daybreak.score.model import PredictModel, StagedModel
+from daybreak.score.model import PredictModel
+from daybreak.score.pipeline import Pipeline
 from daybreak.score.registry import ModelPin
 from daybreak.score.signature import Field, model_spec
 from daybreak.score.worker import Scorer
@@ -261,8 +263,9 @@ class InHand(Scorer):
 
     model: Any = None
 
-    def _load(self) -> StagedModel:
-        return self.model  # type: ignore[no-any-return]
+    @contextmanager
+    def _engine(self, *, isolated: bool) -> Iterator[tuple[Pipeline, Any]]:
+        yield Pipeline(self.model, self.spec, tokens=self.tokens), dict
 
 
 def scorer(case: Case) -> InHand:
