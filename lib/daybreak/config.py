@@ -16,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    SecretStr,
     ValidationError,
     field_validator,
     model_validator,
@@ -116,6 +117,19 @@ class Gates(Section):
     min_rows: int = Field(1, ge=0, description="rows in, below it: exit 3")
 
 
+class Alerts(Section):
+    url: SecretStr | None = Field(
+        None, description="a webhook that gets a JSON message when a run does not publish; not in the run log"
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _web(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not value.get_secret_value().startswith(("http://", "https://")):
+            raise ValueError("a webhook begins with http:// or https://")
+        return value
+
+
 class MLflow(Section):
     tracking_uri: str | None = Field(None, description="else MLFLOW_TRACKING_URI")
     registry_uri: str | None = Field(None, description="else the tracking URI")
@@ -137,6 +151,7 @@ class JobConfig(Section):
     select: Literal["all", "changed"] = Field("all", description="changed: skip rows already scored alike")
     output: Output
     gates: Gates = Gates()
+    alerts: Alerts = Alerts()
     state: str | None = Field(None, description="folder of run log, dead letters and staging; else next to the output")
     redact: bool = Field(False, description="keep inputs, and messages that may quote them, out of the dead letters")
     resume_within: Duration = Field(
@@ -170,7 +185,9 @@ class JobConfig(Section):
 
     def digest(self) -> str:
         """Twelve hex digits of all that decides what a run scores and where it goes, but not of its gates."""
-        chosen = self.model_dump(mode="json", exclude={"gates", "resume_within", "retention", "mlflow", "state"})
+        chosen = self.model_dump(
+            mode="json", exclude={"gates", "alerts", "resume_within", "retention", "mlflow", "state"}
+        )
         chosen["input"].pop("freshness")
         for section in ("input", "output"):
             chosen[section]["table"] = absolute(chosen[section]["table"])

@@ -24,7 +24,7 @@ from daybreak import errors, schema
 from daybreak.config import JobConfig
 from daybreak.errors import DaybreakError, GateError, ShardError, WorkerEndedError
 from daybreak.launch import Run, launch, marked, resume
-from daybreak.ops import progress, retention, runlog, scaling, session, tracking
+from daybreak.ops import alerts, progress, retention, runlog, scaling, session, tracking
 from daybreak.ops.report import Summary
 from daybreak.ops.runlog import RunLog
 from daybreak.score.worker import Scorer
@@ -50,8 +50,10 @@ def score(
 
     Raises a :class:`daybreak.errors.DaybreakError`, whose class says what was wrong; nothing is visible then.
     """
+    config = _as_config(job)
     with session.restored():
-        run = launch(_as_config(job), spark, fresh=fresh)
+        with _alerting(config):
+            run = launch(config, spark, fresh=fresh)
         with _closing(run), runlog.Heartbeat(run.log, run.run_id):
             with run.stage("score"):
                 _score(run, show=show)
@@ -256,12 +258,39 @@ def _closing(run: Run) -> Iterator[None]:
         raise
     except Exception as error:
         status = runlog.REFUSED if isinstance(error, GateError) else runlog.FAILED
-        try:
-            counts = asdict(run.counts) if run.counts else {}
-            run.log.conclude(run.run_id, status=status, error=str(error)[:4000], ended_at=datetime.now(UTC), **counts)
-        except Exception:
-            log.warning("run %s: the run log could not be written", run.run_id, exc_info=True)
+        _conclude(run, status, str(error)[:4000])
+        if unsent := _alert(run.config, status, error, run_id=run.run_id, window=run.window):
+            _conclude(run, status, f"{error!s:.4000}\n  the alert was not delivered: {unsent}")
         raise
+
+
+def _conclude(run: Run, status: str, told: str) -> None:
+    try:
+        counts = asdict(run.counts) if run.counts else {}
+        run.log.conclude(run.run_id, status=status, error=told, ended_at=datetime.now(UTC), **counts)
+    except Exception:
+        log.warning("run %s: the run log could not be written", run.run_id, exc_info=True)
+
+
+@contextmanager
+def _alerting(config: JobConfig) -> Iterator[None]:
+    """Alert when a run does not even begin. That another run of the job is alive is no alarm."""
+    try:
+        yield
+    except errors.LeaseError:
+        raise
+    except Exception as error:
+        _alert(config, "not started", error)
+        raise
+
+
+def _alert(
+    config: JobConfig, status: str, error: Exception, *, run_id: str | None = None, window: str | None = None
+) -> str | None:
+    told = f"{type(error).__name__}; the run log says more" if config.redact else str(error)[:2000]
+    exit_code, at = getattr(error, "exit_code", 1), datetime.now(UTC).isoformat()
+    alert = alerts.Alert(config.name, run_id, window, status, exit_code, told, at)
+    return alerts.send(config.alerts, alert)
 
 
 def _as_config(job: JobConfig | dict[str, Any] | str | Path) -> JobConfig:
@@ -287,7 +316,9 @@ def _republish(run_id: str, job: JobConfig, spark: SparkSession | None) -> Summa
         return _as_logged(row, logbook)
     runs = logbook.of_job(row.job)
     logbook.refuse_if_held(runs, datetime.now(UTC))
-    as_it_ran = configuration.parse(json.loads(row.config)).model_copy(update={"gates": job.gates})
+    as_it_ran = configuration.parse(json.loads(row.config)).model_copy(
+        update={"gates": job.gates, "alerts": job.alerts}
+    )
     run = resume(as_it_ran, own, logbook, row, epoch=runlog.next_epoch(runs))
     with _closing(run), runlog.Heartbeat(run.log, run.run_id):
         return _finish(run)

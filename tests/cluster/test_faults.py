@@ -57,7 +57,7 @@ def test_a_driver_killed_in_every_phase_of_one_run(cluster: Cluster, night: Call
     assert ROWS <= job.given() <= ROWS + in_flight + 2 * AGAIN
 
 
-def test_an_executor_a_python_worker_and_a_machine_are_killed(
+def test_case_31_an_executor_a_python_worker_and_a_machine_are_killed(
     own_cluster: Cluster, night: Callable[..., Night]
 ) -> None:
     job = night(own_cluster)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from daybreak import score
+from daybreak.errors import GateError
 from daybreak.ops.runlog import RunLog
 
 Make = Callable[..., Any]
@@ -110,6 +112,37 @@ def test_case_26_writers_that_conflict_end_as_if_one_had_come_after_the_other(
     for document, summary in zip(documents, sorted(summaries, key=lambda one: one.job), strict=True):
         log = RunLog(spark, document["state"])
         assert [row.status for row in log.of_job(summary.job)][:1] == ["published"]
+
+
+def test_case_39_an_alert_that_fails_is_recorded_and_a_clean_run_sends_none(
+    spark: SparkSession, table: Make, save_model: Make, job: Make
+) -> None:
+    source, posts = table([(i, float(i)) for i in range(40)], "id bigint, x double"), []
+
+    class Broken(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_error(500)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Broken) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        document = job(source, save_model(Double((5.0,)), DOUBLE_IN, DOUBLE_OUT), gates={"max_dead_fraction": 0.0})
+        document["alerts"] = {"url": f"http://127.0.0.1:{server.server_port}/?token=secret"}
+        with pytest.raises(GateError, match="1 of 40 rows"):
+            score(document, spark=spark)
+        [refused] = read(spark, f"{document['output']['table']}_daybreak/runs")
+        told = len(posts)
+        lenient = score({**document, "gates": {"max_dead_fraction": 0.5}}, spark=spark)
+        server.shutdown()
+        thread.join()
+    assert (refused.status, refused.rows_dead) == ("refused", 1)
+    assert "the alert was not delivered: HTTPError: HTTP Error 500" in refused.error
+    assert "secret" not in str(refused)
+    assert {(post["run_id"], post["status"], post["exit_code"]) for post in posts} == {(refused.run_id, "refused", 3)}
+    assert (lenient.status, len(posts)) == ("published", told)
 
 
 def test_staged_files_of_published_runs_go_after_their_retention(

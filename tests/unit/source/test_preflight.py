@@ -20,5 +20,5 @@ from daybreak.source.preflight import unstable_words
         ("selected = 1 AND currents > 2", []),
     ],
 )
-def test_unstable_words(condition: str, told: list[str]) -> None:
+def test_case_31_words_that_make_a_condition_unstable(condition: str, told: list[str]) -> None:
     assert unstable_words(condition) == told
