@@ -34,7 +34,7 @@ from daybreak.score.registry import ModelPin
 from daybreak.score.signature import Field, model_spec
 from daybreak.score.worker import Scorer
 
-EXAMPLES = int(os.environ.get("EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("EXAMPLES", "40"))
 EPOCH = dt.datetime(1970, 1, 1)
 LONG, DOUBLE, STRING, BINARY = pa.int64(), pa.float64(), pa.string(), pa.binary()
 
