@@ -185,9 +185,13 @@ def _publish(run: Run, receipts: Sequence[Receipt]) -> int | None:
     """Publish the staged rows, unless there are none. A driver that lost its lease meanwhile may not."""
     if not receipts:
         return None
-    run.log.still_held(run.run_id, run.config.name)
     origin = publish.Provenance(run.run_id, run.window, run.model.name, run.model.version, run.input.version)
-    return publish.publish(run.spark, publish.scores(_staged(run, receipts), run.target, origin), run.target, origin)
+    scores = publish.scores(_staged(run, receipts), run.target, origin)
+
+    def allowed() -> None:
+        run.log.still_held(run.run_id, run.config.name)
+
+    return publish.publish(run.spark, scores, run.target, origin, allowed=allowed)
 
 
 # -- close --------------------------------------------------------------------------------------------------------

@@ -28,8 +28,8 @@ class Night:
         self.output = Path(document["output"]["table"])
         self.state = Path(f"{self.output}_daybreak")
 
-    def submit(self, *arguments: str) -> Driver:
-        return self.cluster.submit(self.config, *arguments)
+    def submit(self, *arguments: str, conf: dict[str, str] | None = None) -> Driver:
+        return self.cluster.submit(self.config, *arguments, conf=conf)
 
     def files(self, pattern: str) -> list[Path]:
         return list(self.state.glob(pattern))

@@ -101,18 +101,18 @@ def test_of_two_submissions_one_runs_and_a_paused_driver_cannot_publish(
     cluster: Cluster, night: Callable[..., Night]
 ) -> None:
     job = night(cluster)
-    first = job.submit()
+    first = job.submit(conf={"spark.dynamicAllocation.maxExecutors": "1"})  # paused, it keeps its GPU
     first.until(job.staged)
+    os.killpg(first.pid, signal.SIGSTOP)
+    [run] = job.table("runs")
+    beat(job.state / "heartbeats", run.run_id, "2126-01-01T00:00:00+00:00")  # in place of going on beating
     second = job.submit()
     assert second.done() == 5
-    [run] = job.table("runs")
     said = second.err.read_text()
     for what in (f"run {run.run_id}", f"process {first.pid}", "since 20", "heartbeat"):
         assert what in said
-    assert first.poll() is None
 
-    os.killpg(first.pid, signal.SIGSTOP)
-    age(job.state / "heartbeats", run.run_id)
+    beat(job.state / "heartbeats", run.run_id, "2026-01-01T00:00:00+00:00")  # in place of waiting for a minute
     told = job.submit().told()
     job.holds(told)
     commits = job.commits()
@@ -126,11 +126,10 @@ def test_of_two_submissions_one_runs_and_a_paused_driver_cannot_publish(
     assert (run.status, run.epoch) == ("published", 2)
 
 
-def age(beats: Path, run_id: str) -> None:
-    """In place of waiting for a minute."""
-    (beats / f".{run_id}.crc").unlink()
+def beat(beats: Path, run_id: str, at: str) -> None:
+    (beats / f".{run_id}.crc").unlink(missing_ok=True)
     told = json.loads((beats / run_id).read_text())
-    (beats / run_id).write_text(json.dumps({**told, "at": "2026-01-01T00:00:00+00:00"}))
+    (beats / run_id).write_text(json.dumps({**told, "at": at}))
 
 
 def test_two_submissions_at_the_same_moment(cluster: Cluster, night: Callable[..., Night]) -> None:

@@ -172,10 +172,10 @@ class RunLog:
     def take_over(self, run_id: str, job: str, *, epoch: int) -> None:
         """Make this driver the holder of a run whose holder is dead. Raises LeaseError as :meth:`open`."""
         here = str(Holder.here())
-        self.beat(run_id)
         with tables.transaction(self.spark, app=_lease(job), version=epoch, note=f"lease of {run_id}"):
             self.update(run_id, status=SCORING, holder=here, epoch=epoch, error=None, ended_at=None)
         self._held(run_id, here)
+        self.beat(run_id)  # not before: the beat of who came too late would end the winner's
 
     def _held(self, run_id: str, holder: str) -> None:
         row = self.runs().where(F.col("run_id") == run_id).first()

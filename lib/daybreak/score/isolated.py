@@ -7,14 +7,16 @@ culprit becomes a dead letter and its neighbours are scored. Slower than in plac
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 import numpy as np
@@ -94,8 +96,11 @@ class Isolated:
             self._child.end()
 
     def encode(self, rows: pd.DataFrame) -> Encoded:
-        sizes, truncated = self._ask("size", rows)
-        return Encoded(rows, sizes, truncated)
+        """Asked for in batches, so that a row that ends the process is dear in none but its own."""
+        places = np.split(np.arange(len(rows)), range(MAX_ROWS, len(rows), MAX_ROWS))
+        parts = [self._ask("size", take(rows, some)) for some in places]
+        sizes = np.concatenate([sizes for sizes, _ in parts])
+        return Encoded(rows, sizes, sum(truncated for _, truncated in parts))
 
     def size(self, rows: pd.DataFrame) -> Array:
         return self.encode(rows).sizes
@@ -122,7 +127,7 @@ class Isolated:
             except (ProcessEndedError, RowTimeoutError) as error:
                 self._bury(error)
                 raise
-            self._ends = 0 if what == "score" else self._ends
+            self._ends = 0 if what != "about" else self._ends
         return _opened(answer)
 
     def _bury(self, error: Exception) -> None:
@@ -151,9 +156,12 @@ class _Child:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=2,  # what a model prints is for the executor's log
+            start_new_session=True,  # to end it with all that the model has forked
             env={**os.environ, "PYTHONPATH": path},
         )
         theirs.close()
+        # a process that the model has forked holds the pipe open when the child is gone
+        self._gone = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
         try:
             self._pipe.send((load, limit))
             answer = self._pipe.recv()
@@ -170,17 +178,29 @@ class _Child:
     def ask(self, what: str, rows: pd.DataFrame | None) -> tuple[str, Any]:
         try:
             self._pipe.send((what, rows))
-            if not self._pipe.poll(self._limit):
-                raise RowTimeoutError(f"no answer within batch.row_timeout ({self._limit:g} s)")
-            answer: tuple[str, Any] = self._pipe.recv()
-            return answer
+            return self._answer()
         except (EOFError, OSError):
             raise ProcessEndedError(f"the model ended its process ({_ending(self._process.wait())})") from None
 
+    def _answer(self) -> tuple[str, Any]:
+        ready = wait([self._pipe, *([self._gone] if self._gone is not None else [])], self._limit)
+        if not ready:
+            raise RowTimeoutError(f"no answer within batch.row_timeout ({self._limit:g} s)")
+        if self._pipe not in ready:
+            raise EOFError
+        try:
+            answer: tuple[str, Any] = self._pipe.recv()
+        except (ImportError, AttributeError) as error:  # of a class that only the model's own code knows
+            return "error", (type(error).__name__, f"the output cannot be read here: {error}", "postprocess")
+        return answer
+
     def end(self) -> None:
         self._pipe.close()
-        self._process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        if self._gone is not None:
+            os.close(self._gone)
 
 
 def _ending(code: int) -> str:

@@ -367,6 +367,8 @@ class Pipeline:
         if isinstance(sized, _Caught):
             good = self._sizable(window, np.arange(len(window.frame)), 1)
             window.frame, window.positions = take(window.frame, good), window.positions[good]
+            if not len(good):
+                return
             sized = self._sizes(window.frame)
         window.sizes, window.encoded = sized
         self.stats.truncated += int(getattr(window.encoded, "truncated", 0))

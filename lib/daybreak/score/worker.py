@@ -25,7 +25,7 @@ import pandas as pd
 from daybreak import schema
 from daybreak.score.isolated import MAX_ROWS, Isolated
 from daybreak.score.model import forget, load_cached
-from daybreak.score.pipeline import Failure, Pipeline, WindowResult
+from daybreak.score.pipeline import Failure, Pipeline, WindowResult, release_memory
 from daybreak.score.registry import ModelPin
 from daybreak.score.signature import Field, ModelSpec
 from daybreak.score.values import is_null
@@ -93,6 +93,7 @@ class Scorer:
             yield Pipeline(load_cached(**load), self.spec, tokens=self.tokens, guard=guard), dict
             return
         forget()  # a device has room for one model
+        release_memory()
         with Isolated(load, row_timeout=self.row_timeout) as model:
             pipeline = Pipeline(model, self.spec, tokens=self.tokens, max_rows=MAX_ROWS)
             yield pipeline, lambda: {"isolated": 1, "processes_ended": model.ended}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,12 +158,15 @@ def scores(staged: DataFrame, target: Target, source: Provenance) -> DataFrame:
     return staged.where(named).select(*keys, *rest, (F.col("kind") == schema.DEAD).alias(_DEAD))
 
 
-def publish(spark: SparkSession, rows: DataFrame, target: Target, source: Provenance) -> int:
+def publish(
+    spark: SparkSession, rows: DataFrame, target: Target, source: Provenance, *, allowed: Callable[[], None]
+) -> int:
     """MERGE the rows of :func:`scores` into the output, creating it if need be. Returns the Delta version made.
 
     A row that is a dead letter in this run loses the score that an earlier run gave it in the same window (in
     latest mode: at all), so that every key has a score or a dead letter, never both. Publishing a run again
-    changes nothing and returns the version of the first time.
+    changes nothing and returns the version of the first time. ``allowed`` raises when this driver may not publish any
+    more; it is asked before each try, since a conflict may be its successor's commit.
     """
     tables.create(
         spark,
@@ -172,7 +175,12 @@ def publish(spark: SparkSession, rows: DataFrame, target: Target, source: Proven
         by_path=is_path(target.table),
         partition=schema.WINDOW.name if target.history else None,
     )
-    tables.retried(lambda: _merge(spark, rows, target, source))
+
+    def merge() -> None:
+        allowed()
+        _merge(spark, rows, target, source)
+
+    tables.retried(merge)
     return version_of(spark, target, source.run_id)
 
 
