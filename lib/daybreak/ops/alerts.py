@@ -31,9 +31,7 @@ class Alert:
     @property
     def text(self) -> str:
         run = f", run {self.run_id}" if self.run_id else ""
-        return (
-            f"Daybreak job {self.job}{run}: {self.status} (exit {self.exit_code}), nothing is published. {self.error}"
-        )
+        return f"Daybreak: job {self.job}{run} {self.status} (exit {self.exit_code}): {self.error}"
 
 
 def send(alerts: Alerts, alert: Alert, *, sleep: Callable[[float], None] = time.sleep) -> str | None:
