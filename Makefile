@@ -35,6 +35,7 @@ demo-churn: venv ## scores 7,043 real customers, twice, and shows that nothing d
 	./spark-submit.sh --env local jobs/prepare_demo.py churn
 	./spark-submit.sh --env local jobs/score.py --config conf/jobs/churn.yaml
 	./spark-submit.sh --env local jobs/score.py --config conf/jobs/churn.yaml
+	./spark-submit.sh --env local jobs/count_demo.py
 
 test: venv ## every test but the benchmarks; the last line is pytest's
 	@$(PY) -m pytest $(TESTS)
