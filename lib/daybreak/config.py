@@ -151,7 +151,7 @@ class JobConfig(Section):
     select: Literal["all", "changed"] = Field("all", description="changed: skip rows already scored alike")
     output: Output
     gates: Gates = Gates()
-    alerts: Alerts = Alerts()
+    alerts: Alerts = Field(Alerts(), exclude=True)  # a secret: in no record of the job
     state: str | None = Field(None, description="folder of run log, dead letters and staging; else next to the output")
     redact: bool = Field(False, description="keep inputs, and messages that may quote them, out of the dead letters")
     resume_within: Duration = Field(
@@ -185,9 +185,7 @@ class JobConfig(Section):
 
     def digest(self) -> str:
         """Twelve hex digits of all that decides what a run scores and where it goes, but not of its gates."""
-        chosen = self.model_dump(
-            mode="json", exclude={"gates", "alerts", "resume_within", "retention", "mlflow", "state"}
-        )
+        chosen = self.model_dump(mode="json", exclude={"gates", "resume_within", "retention", "mlflow", "state"})
         chosen["input"].pop("freshness")
         for section in ("input", "output"):
             chosen[section]["table"] = absolute(chosen[section]["table"])

@@ -157,3 +157,11 @@ def test_the_json_schema_in_conf_is_of_this_code() -> None:
 @pytest.mark.parametrize("file", sorted((REPO / "conf" / "jobs").glob("*.yaml")), ids=lambda file: file.name)
 def test_the_jobs_in_conf_are_valid(file: Path) -> None:
     assert config.load(file).name
+
+
+def test_the_webhook_is_in_nothing_that_is_recorded_and_what_is_recorded_can_be_read_again() -> None:
+    job = config.parse(document(alerts={"url": "https://hooks.example/?token=secret"}))
+    assert job.alerts.url is not None
+    recorded = job.model_dump_json()
+    assert "alerts" not in recorded
+    assert config.parse(json.loads(recorded)).digest() == job.digest() == config.parse(document()).digest()
