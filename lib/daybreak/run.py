@@ -262,9 +262,10 @@ def _closing(run: Run) -> Iterator[None]:
         raise
     except Exception as error:
         status = runlog.REFUSED if isinstance(error, GateError) else runlog.FAILED
-        _conclude(run, status, str(error)[:4000])
+        told = str(error)[:4000]
+        _conclude(run, status, told)
         if unsent := _alert(run.config, status, error, run_id=run.run_id, window=run.window):
-            _conclude(run, status, f"{error!s:.4000}\n  the alert was not delivered: {unsent}")
+            _conclude(run, status, f"{told}\n  the alert was not delivered: {unsent}")
         raise
 
 

@@ -40,21 +40,19 @@ class Storage:
 
     def holds_anything(self) -> bool:
         """Whether the folder is there and not empty."""
-        return self.exists() and len(self._fs.listStatus(self._path(self.root))) > 0
+        return bool(self._listed())
 
     def files(self, *parts: str) -> list[Stored]:
         """The files directly in a folder, without hidden ones; empty where there is no such folder."""
-        folder = self._path(self.at(*parts))
-        if not self._fs.exists(folder):
-            return []
-        return [_stored(status) for status in self._fs.listStatus(folder) if _is_data(status)]
+        return [_stored(status) for status in self._listed(*parts) if _is_data(status)]
 
     def folders(self, *parts: str) -> list[Stored]:
         """The folders directly in a folder; empty where there is no such folder."""
+        return [_stored(status) for status in self._listed(*parts) if status.isDirectory()]
+
+    def _listed(self, *parts: str) -> list[Any]:
         folder = self._path(self.at(*parts))
-        if not self._fs.exists(folder):
-            return []
-        return [_stored(status) for status in self._fs.listStatus(folder) if status.isDirectory()]
+        return list(self._fs.listStatus(folder)) if self._fs.exists(folder) else []
 
     def read_text(self, *parts: str) -> str | None:
         """A small file's text, or None where there is no such file."""

@@ -25,7 +25,7 @@ import pandas as pd
 from daybreak.errors import DaybreakError, ModelLoadError, ShardError
 from daybreak.score.columns import take
 
-__all__ = ["Isolated", "ModelError", "ProcessEndedError", "RowTimeoutError"]
+__all__ = ["ChildLostError", "Isolated", "ModelError", "ProcessEndedError", "RowTimeoutError"]
 
 Array = np.ndarray[Any, Any]
 
@@ -33,22 +33,22 @@ MOST_ENDS = 32
 """Processes that end in a row, with nothing scored between them, until the model is to blame and not its rows."""
 MAX_ROWS = 256
 """Rows of a batch: a batch that ends its process is scored again row by row."""
-_MEND = "install it on every worker; then the same command scores what is left"
 _ORPHAN = 5  # seconds that a child outlives the limit, should its parent be gone
 
 
-class ProcessEndedError(Exception):
-    """The process ended while it scored a batch."""
+class ChildLostError(Exception):
+    """A batch, or a row alone, cost a process."""
 
     phase = "worker"
     singly = True  # the pipeline tries the batch row by row
 
 
-class RowTimeoutError(Exception):
-    """A batch, or a row alone, took longer than ``batch.row_timeout``."""
+class ProcessEndedError(ChildLostError):
+    """The process ended while it scored a batch."""
 
-    phase = "worker"
-    singly = True
+
+class RowTimeoutError(ChildLostError):
+    """A batch, or a row alone, took longer than ``batch.row_timeout``."""
 
 
 class ModelError(RuntimeError):
@@ -81,12 +81,11 @@ class Isolated:
         self._load = load
         self._limit = row_timeout
         self._lock = threading.Lock()  # the prefetch thread sizes while the main thread scores
-        self._child: _Child | None = None
+        self._child: _Child | None = _Child(load, row_timeout)
         self._ends = 0
         self.ended = 0
         """Child processes that ended or were ended so far."""
-        about = self._ask("about")
-        self.by_rows, self.device = about["by_rows"], about["device"]
+        self.by_rows, self.device = self._child.by_rows, self._child.device
 
     def __enter__(self) -> Isolated:
         return self
@@ -118,16 +117,16 @@ class Isolated:
     def postprocess(self, output: Any) -> Any:
         return output
 
-    def _ask(self, what: str, rows: pd.DataFrame | None = None) -> Any:
+    def _ask(self, what: str, rows: pd.DataFrame) -> Any:
         with self._lock:
             if self._child is None:
                 self._child = _Child(self._load, self._limit)
             try:
                 answer = self._child.ask(what, rows)
-            except (ProcessEndedError, RowTimeoutError) as error:
+            except ChildLostError as error:
                 self._bury(error)
                 raise
-            self._ends = 0 if what != "about" else self._ends
+            self._ends = 0
         return _opened(answer)
 
     def _bury(self, error: Exception) -> None:
@@ -171,11 +170,12 @@ class _Child:
                 f"the model ended its process while it was loaded ({_ending(code)})",
                 fix="load it with mlflow.pyfunc.load_model in the workers' environment to see why",
             ) from None
-        if answer is not None:
+        if isinstance(answer, DaybreakError):
             self.end()
             raise answer
+        self.by_rows, self.device = answer
 
-    def ask(self, what: str, rows: pd.DataFrame | None) -> tuple[str, Any]:
+    def ask(self, what: str, rows: pd.DataFrame) -> tuple[str, Any]:
         try:
             self._pipe.send((what, rows))
             return self._answer()
@@ -230,7 +230,7 @@ def _serve(pipe: Connection) -> None:
     except DaybreakError as error:
         pipe.send(error)
         return
-    pipe.send(None)
+    pipe.send((getattr(model, "by_rows", False), str(getattr(model, "device", ""))))
     while True:
         try:
             what, rows = pipe.recv()
@@ -253,8 +253,6 @@ def _sealed(answer: tuple[str, Any]) -> bytes:
 def _answer(model: Any, what: str, rows: pd.DataFrame) -> tuple[str, Any]:
     phase = "size"
     try:
-        if what == "about":
-            return "result", {"by_rows": getattr(model, "by_rows", False), "device": str(getattr(model, "device", ""))}
         if what == "size":
             return "result", _sizes(model, rows)
         phase = "preprocess"
@@ -281,7 +279,10 @@ def _told(error: BaseException, phase: str) -> Any:
     if isinstance(error, DaybreakError):
         return error
     if isinstance(error, ImportError):
-        return ShardError(f"the model cannot import what it needs: {error}", fix=_MEND)
+        return ShardError(
+            f"the model cannot import what it needs: {error}",
+            fix="install it on every worker; then the same command scores what is left",
+        )
     if is_device_error(error):
         os._exit(70)
     if is_out_of_memory(error):
