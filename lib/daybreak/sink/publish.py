@@ -168,20 +168,19 @@ def publish(
     changes nothing and returns the version of the first time. ``allowed`` raises when this driver may not publish any
     more; it is asked before each try, since a conflict may be its successor's commit.
     """
-    tables.create(
-        spark,
-        target.location,
-        target.columns,
-        by_path=is_path(target.table),
-        partition=schema.WINDOW.name if target.history else None,
-    )
 
     def merge() -> None:
         allowed()
+        _create(spark, target)
         _merge(spark, rows, target, source)
 
     tables.retried(merge)
     return version_of(spark, target, source.run_id)
+
+
+def _create(spark: SparkSession, target: Target) -> None:
+    partition = schema.WINDOW.name if target.history else None
+    tables.create(spark, target.location, target.columns, by_path=is_path(target.table), partition=partition)
 
 
 def _merge(spark: SparkSession, rows: DataFrame, target: Target, source: Provenance) -> None:
