@@ -22,6 +22,7 @@ import pandas as pd
 
 from daybreak.errors import DaybreakError, ModelLoadError, ShardError
 from daybreak.score.columns import take
+from daybreak.score.device import on_host
 
 __all__ = ["Isolated", "ModelError", "ProcessEndedError", "RowTimeoutError"]
 
@@ -240,7 +241,7 @@ def _answer(model: Any, what: str, rows: pd.DataFrame) -> tuple[str, Any]:
         phase = "preprocess"
         prepared = model.preprocess(rows)
         phase = "forward"
-        output = model.forward(prepared)
+        output = on_host(model.forward(prepared))
         phase = "postprocess"
         return "result", model.postprocess(output)
     except (Exception, SystemExit) as error:
