@@ -111,8 +111,9 @@ class Scorer:
         known = learned.recall(self.cache_dir, self.pin.digest, where)
         guard = Watchdog(self.row_timeout) if self.row_timeout else nullcontext
         pipeline = Pipeline(model, self.spec, tokens=self.tokens, learned=known, guard=guard)
+        first = pipeline.learned
         yield pipeline, lambda: {"precision": self.precision, "device": where, "batch": asdict(pipeline.learned)}
-        if self.tokens is None and not getattr(model, "by_rows", False) and pipeline.learned != known:
+        if self.tokens is None and pipeline.learned != first:
             learned.remember(self.cache_dir, self.pin.digest, where, pipeline.learned)
 
 
