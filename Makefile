@@ -9,7 +9,7 @@ TESTS := $(wildcard $(addprefix tests/,unit spark cluster browser))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-churn test test-unit fuzz lint format bench timeline lock wheel clean
+.PHONY: help venv demo demo-churn test test-unit fuzz lint format bench bench-score faults timeline lock wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,12 @@ format: venv ## mends what ruff can mend
 
 bench: venv ## the peers on the same rows, on demand (tests/benchmarks)
 	$(PY) tests/benchmarks/run.py
+
+bench-score: venv ## the scoring core alone, no Spark and no JVM, on whatever device is here, in minutes
+	$(PY) tests/benchmarks/score_core.py
+
+faults: venv ## kills at random moments over whole runs on a cluster, then the counts: SEED=1 RUNS=10
+	PYTHONPATH=tests/spark $(PY) tests/cluster/campaign.py --seed $(or $(SEED),1) --runs $(or $(RUNS),10)
 
 timeline: venv ## docs/dynamic-allocation.png, from a run on a cluster of this machine
 	DAYBREAK_TIMELINE=docs/dynamic-allocation.png $(PY) -m pytest tests/cluster/test_cluster.py

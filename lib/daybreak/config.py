@@ -84,13 +84,19 @@ class Input(Section):
 
 class Model(Section):
     uri: str = Field(min_length=1, description="models:/name@alias, models:/name/version, runs:/id/name or a path")
-    precision: Literal["fp32", "bf16"] = Field("fp32", description="of the forward pass, for staged torch models")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto",
+        description="of the forward pass, for staged torch models; auto: bf16 where the device has it and the model's"
+        " scores stay near, else fp32; decided once and pinned",
+    )
     params: dict[str, Any] = Field(default_factory=dict, description="inference params of the model's signature")
 
 
 class Batch(Section):
     tokens: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
-        "auto", description="padded tokens (or rows, for models without a size) of one forward pass"
+        "auto",
+        description="padded tokens (or rows, for models without a size) of one forward pass; auto: learned for model"
+        " and device",
     )
     window_rows: int = Field(8192, ge=1, le=1_000_000, description="rows that are sorted by length together")
     row_timeout: Duration | None = Field(

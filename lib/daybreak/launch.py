@@ -6,7 +6,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -50,6 +50,7 @@ class Run:
     binding: Binding
     plan: Plan
     shards: list[Shard]
+    precision: dict[str, Any]
     held: dict[str, Any] = field(default_factory=dict)
     staged_before: tuple[Receipt, ...] = ()
     timing: dict[str, float] = field(default_factory=dict)
@@ -80,8 +81,14 @@ class Run:
             "model_name": self.model.name,
             "model_version": self.model.version,
             "output_table": self.target.location,
+            "precision": self.precision["precision"],
             "shards": len(self.to_score),
         }
+
+    def pins(self) -> str:
+        """All that a resume needs, as JSON."""
+        kept = {"input": self.input.as_dict(), "model": asdict(self.model), "plan": asdict(self.plan)}
+        return json.dumps({**kept, "held": self.held, "precision": self.precision})
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -104,11 +111,10 @@ def launch(config: JobConfig, spark: SparkSession | None, *, fresh: bool) -> Run
         runs = logbook.of_job(config.name)
         logbook.refuse_if_held(runs, now)
         unfinished = runlog.unfinished(runs, config.digest(), since=now - config.resume_within)
-        epoch = runlog.next_epoch(runs)
         if unfinished is not None and not fresh and not _outdated(config, own, unfinished, resolving, now):
-            run = resume(config, own, logbook, unfinished, epoch=epoch)
+            run = resume(config, own, logbook, unfinished, epoch=runlog.next_epoch(runs))
         else:
-            run = _new(config, own, logbook, now, resolving=resolving, epoch=epoch)
+            run = _new(config, own, logbook, now, resolving=resolving, runs=runs)
     run.timing = {"prepare": round(time.monotonic() - began - run.timing.get("plan", 0), 3), **run.timing}
     return run
 
@@ -138,7 +144,7 @@ def _new(
     now: datetime,
     *,
     resolving: Future[tuple[registry.ModelPin, ModelSpec]],
-    epoch: int,
+    runs: Sequence[Row],
 ) -> Run:
     """Pin, check and plan a run, and write its row. Nothing is left behind by a refusal."""
     pinned = snapshot.pin(spark, config.input)
@@ -152,11 +158,15 @@ def _new(
     window = configuration.render_window(config.window, now)
     run_id = f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
     unplanned = Plan("key", 0, shards.split_bytes(spark), "")
-    run = Run(config, spark, logbook, run_id, window, now, pinned, model, spec, binding, unplanned, [])
+    run = Run(
+        *(config, spark, logbook, run_id, window, now),
+        *(pinned, model, spec, binding, unplanned, []),
+        precision=_precision(config, model, runs),
+    )
     with run.stage("plan"):
         run.plan, run.shards = _plan(run)
         run.staging.write_plan(run.shards)
-        logbook.open({**_row(run), "epoch": epoch})
+        logbook.open({**_row(run), "epoch": runlog.next_epoch(runs)})
     log.info("run %s: %s", run.run_id, run.plan.reason)
     return run
 
@@ -174,11 +184,13 @@ def resume(config: JobConfig, spark: SparkSession, logbook: RunLog, row: Row, *,
         *(config, spark, logbook, row.run_id, row.window, started),
         *(pinned, model, spec, binding, Plan(**pins["plan"]), []),
         held=pins["held"],
+        precision=pins.get("precision", {"precision": "fp32"}),
     )
     publish.check(spark, run.target)
     with run.stage("plan"):
         run.shards = [Shard(**shard) for shard in run.staging.read_plan()]
         run.staged_before = tuple(run.staging.receipts())
+        run.precision = _settled(run.precision, run.staged_before)
         logbook.take_over(run.run_id, config.name, epoch=epoch)
     log.info(
         "run %s of %s is resumed with its pins: input version %s, model version %s; %d of %d shards are staged",
@@ -197,6 +209,25 @@ def _resolve(config: JobConfig) -> tuple[registry.ModelPin, ModelSpec]:
         known = ", ".join(spec.params) or "none"
         raise ConfigError(f"model.params {unknown} are not in the model's signature; it knows: {known}")
     return pin, spec
+
+
+def _precision(config: JobConfig, model: registry.ModelPin, runs: Sequence[Row]) -> dict[str, Any]:
+    """What the job says, or what ``auto`` came to in an earlier run of the same model and configuration, so that its
+    scores and this run's are alike; else still ``auto``."""
+    if config.model.precision == "auto":
+        for row in runs:
+            pins = json.loads(row.pins)
+            same = (row.config_digest, pins["model"]["digest"]) == (config.digest(), model.digest)
+            if same and "precision" in pins:
+                return dict(pins["precision"])
+    return {"precision": config.model.precision, "reason": "the job file says so"}
+
+
+def _settled(precision: dict[str, Any], receipts: Sequence[Receipt]) -> dict[str, Any]:
+    """The rest of a run is scored as its staged shards were, whatever a worker of today would choose."""
+    if precision["precision"] != "auto" or not receipts:
+        return precision
+    return {"precision": receipts[0].facts["precision"], "reason": "the staged shards were scored in it"}
 
 
 def _target(config: JobConfig, binding: Binding, spec: ModelSpec) -> publish.Target:
@@ -246,7 +277,6 @@ def _scores_that_hold(run: Run) -> DataFrame | None:
 
 def _row(run: Run) -> dict[str, Any]:
     """The run's row before scoring."""
-    pins = {"input": run.input.as_dict(), "model": asdict(run.model), "plan": asdict(run.plan), "held": run.held}
     return {
         "run_id": run.run_id,
         **run.pinned,
@@ -255,6 +285,6 @@ def _row(run: Run) -> dict[str, Any]:
         "started_at": run.started_at,
         "rows_in": sum(shard.rows for shard in run.shards),
         "rows_skipped": sum(shard.skipped for shard in run.shards),
-        "pins": json.dumps(pins),
+        "pins": run.pins(),
         "config": run.config.model_dump_json(),
     }

@@ -88,12 +88,25 @@ def _score_job(run: Run, done: set[int], *, show: bool, isolated: bool = False) 
     outstanding = [shard for shard in run.to_score if shard.shard_id not in done]
     if not outstanding:
         return
+    with _worker_errors():
+        _pin_precision(run)
     with shards.one_split_a_partition(run.spark, run.plan.split_bytes), _display(run, done, show), _worker_errors():
         placed = shards.assign(marked(run), run.plan, run.binding.keys, outstanding)
         wire = selection.on_the_wire(placed, run.binding)
         columns = schema.staging([key.type for key in run.binding.keys], [one.ddl for one in run.spec.outputs])
         scorer, profile = _scorer(run, isolated=isolated), scaling.profile(run.spark)
         run.staging.write(wire.mapInPandas(scorer, schema.ddl(columns), profile=profile))
+
+
+def _pin_precision(run: Run) -> None:
+    """Settle what ``auto`` means, once a run: one worker tries it, and each receipt tells it to a resume
+    (docs/decisions/0005)."""
+    if run.precision["precision"] != "auto":
+        return
+    decide, profile = _scorer(run, isolated=False).decide, scaling.profile(run.spark)
+    answer = run.spark.range(1).coalesce(1).mapInPandas(decide, "choice STRING", profile=profile).first()
+    run.precision = json.loads(answer.choice if answer else "{}")
+    log.info("run %s: precision %s: %s", run.run_id, run.precision["precision"], run.precision["reason"])
 
 
 def _scorer(run: Run, *, isolated: bool) -> Scorer:
@@ -104,10 +117,12 @@ def _scorer(run: Run, *, isolated: bool) -> Scorer:
         features=tuple(feature.field for feature in run.binding.features),
         keys=len(run.binding.keys),
         tokens=None if config.batch.tokens == "auto" else config.batch.tokens,
-        precision=config.model.precision,
+        precision=run.precision["precision"],
         params=config.model.params,
         cache_dir=str(Path(tempfile.gettempdir()) / f"daybreak-models-{os.getuid()}"),
         redact=config.redact,
+        window_rows=config.batch.window_rows,
+        gpu_share=scaling.gpu_share(run.spark),
         row_timeout=config.batch.row_timeout.total_seconds() if config.batch.row_timeout else None,
         isolated=isolated,
     )
@@ -218,7 +233,9 @@ def _close(run: Run, receipts: Sequence[Receipt], counts: Counts, version: int |
         dead_letters=f"{run.log.at('dead_letters')}, run_id {run.run_id}",
         timing=dict(run.timing),
     )
-    mlflow_run_id = tracking.log_run(run.config, run.run_id, params=run.pinned, metrics=_metrics(summary, receipts))
+    mlflow_run_id = tracking.log_run(
+        run.config, run.run_id, params=run.pinned, metrics=_metrics(run, summary, receipts)
+    )
     run.log.conclude(
         run.run_id,
         status=summary.status,
@@ -226,6 +243,7 @@ def _close(run: Run, receipts: Sequence[Receipt], counts: Counts, version: int |
         output_version=version,
         seconds=summary.seconds,
         timing=json.dumps(summary.timing),
+        pins=run.pins(),
         mlflow_run_id=mlflow_run_id,
         rows_forward=int(tracking.summed(receipts).get("rows_forward", 0)),
         **asdict(counts),
@@ -233,7 +251,7 @@ def _close(run: Run, receipts: Sequence[Receipt], counts: Counts, version: int |
     return summary
 
 
-def _metrics(summary: Summary, receipts: Sequence[Receipt]) -> dict[str, float]:
+def _metrics(run: Run, summary: Summary, receipts: Sequence[Receipt]) -> dict[str, float]:
     totals = tracking.summed(receipts)
     scoring = summary.timing.get("score", 0)
     return {
@@ -243,6 +261,7 @@ def _metrics(summary: Summary, receipts: Sequence[Receipt]) -> dict[str, float]:
         "rows_skipped": summary.rows_skipped,
         "rows_per_s": (summary.rows_forward / scoring) if scoring else 0.0,
         "padding": tracking.padding(totals),
+        **{f"precision_{name}": run.precision[name] for name in ("cosine", "difference") if run.precision.get(name)},
         **{f"seconds_{name}": seconds for name, seconds in summary.timing.items()},
         **{f"shards_{name}": value for name, value in totals.items()},
     }

@@ -108,7 +108,7 @@ def job(tmp_path: Path) -> Callable[..., dict[str, Any]]:
             "name": "test",
             "input": {"table": input_table, "key": ["id"]},
             "window": "w1",
-            "model": {"uri": model_path},
+            "model": {"uri": model_path, "precision": "fp32"},  # auto costs a run its own small job
             "shards": {"rows": 250},
             "output": {"table": str(tmp_path / "scores")},
             "mlflow": {"tracking_uri": f"sqlite:///{tmp_path}/mlflow.db"},

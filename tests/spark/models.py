@@ -272,3 +272,22 @@ class Unsure(mlflow.pyfunc.PythonModel):
     def predict(self, context, model_input, params=None):
         sure = ["sure" if x == 39 else None for x in model_input["x"]]
         return {"y": model_input["x"] * 2, "confidence": sure}
+
+
+class Choosing(mlflow.pyfunc.PythonModel):
+    """Staged: y = 2 x, or 3 x in bf16, which is beyond any tolerance."""
+
+    def place(self, *, device, precision):
+        self.device, self.factor = "cpu", 3 if precision == "bf16" else 2
+
+    def size(self, rows):
+        return [1] * len(rows)
+
+    def preprocess(self, rows):
+        return rows
+
+    def forward(self, batch):
+        return batch * self.factor
+
+    def postprocess(self, output):
+        return output.rename(columns={"x": "y"})

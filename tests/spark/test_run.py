@@ -11,7 +11,7 @@ from typing import Any
 import mlflow
 import pytest
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-from models import DOUBLE_IN, DOUBLE_OUT, Difference, Double, Unable
+from models import DOUBLE_IN, DOUBLE_OUT, Choosing, Difference, Double, Unable
 from pyspark.sql import SparkSession
 
 from daybreak import config, run, score
@@ -204,6 +204,37 @@ def test_case_32_resume_scores_what_is_left_with_the_first_pins(
     assert (fresh.run_id != summary.run_id, fresh.rows_in, fresh.input_version) == (True, 1001, "1")
     assert (fresh.model_version, fresh.shards_resumed) == ("2", 0)
     assert {row.id: row.y for row in read(spark, fresh.output)} == {**{i: 3.0 * i for i in range(1000)}, 5000: 3.0}
+
+
+def test_auto_precision_is_decided_by_a_worker_and_pinned(
+    spark: SparkSession, table: Make, save_model: Make, job: Make
+) -> None:
+    model = save_model(Choosing(), DOUBLE_IN, DOUBLE_OUT)
+    document = job(table(numbers(20), "id bigint, x double"), model, model={"uri": model, "precision": "auto"})
+    decided = score(document, spark=spark)
+    again = score(document, spark=spark)
+    pinned = {row.run_id: json.loads(row.pins)["precision"] for row in read(spark, f"{decided.output}_daybreak/runs")}
+    assert pinned[decided.run_id] == pinned[again.run_id]  # the same dictionary: it was not decided a second time
+    assert pinned[decided.run_id]["precision"] == "fp32"
+    assert "bf16" in pinned[decided.run_id]["reason"]
+    receipts = read(spark, f"{decided.output}_daybreak/shards")
+    assert {json.loads(row.receipt)["precision"] for row in receipts} == {"fp32"}
+    assert {row.id: row.y for row in read(spark, decided.output)} == {i: 2.0 * i for i in range(20)}
+
+
+def test_a_resumed_run_keeps_the_precision_of_its_staged_shards(
+    spark: SparkSession, table: Make, save_model: Make, job: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_model(Choosing(), DOUBLE_IN, DOUBLE_OUT)
+    document = job(table(numbers(20), "id bigint, x double"), model, model={"uri": model, "precision": "auto"})
+    with monkeypatch.context() as killed:
+        killed.setattr(run, "_publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            score(document, spark=spark)
+    resumed = score(document, spark=spark)
+    [row] = read(spark, f"{resumed.output}_daybreak/runs")
+    pinned = {"precision": "fp32", "reason": "the staged shards were scored in it"}
+    assert (resumed.rows_forward, json.loads(row.pins)["precision"]) == (0, pinned)
 
 
 def test_a_gate_may_change_without_scoring_again_and_another_configuration_may_not(

@@ -112,6 +112,12 @@ def request(spark: SparkSession) -> Request:
     return choose(dict(spark.sparkContext.getConf().getAll()))
 
 
+def gpu_share(spark: SparkSession) -> float:
+    """The part of a GPU that a scoring task has, 0 to 1; several tasks may share one."""
+    task = request(spark).task
+    return min(1.0, task.gpus if task else float(spark.conf.get(f"spark.{TASK_GPUS}", "1") or 1))
+
+
 def profile(spark: SparkSession) -> ResourceProfile | None:
     """The profile of the scoring stage, for ``mapInPandas``; None where it has none of its own."""
     wanted = request(spark)

@@ -68,8 +68,9 @@ def restored() -> Iterator[None]:
 
 def _settings(batch_rows: int) -> dict[str, str]:
     return {
-        # a window is one Arrow batch, which is sorted by length as a whole
+        # a window is one Arrow batch, which is sorted by length as a whole; where its bytes would be many, several
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(batch_rows),
+        "spark.sql.execution.arrow.maxBytesPerBatch": "32m",
         # integers with nulls stay integers on their way to a worker
         "spark.sql.execution.pythonUDF.pandas.preferIntExtensionDtype": "true",
         # scores do not depend on the time zone of whoever runs the job

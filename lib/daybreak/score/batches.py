@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,13 @@ Array = np.ndarray[Any, Any]
 
 _WASTE = 1 / 48  # of the budget: padding in one batch, above which a batch of its own costs less
 _RECOVERY = 8  # batches at the limit before it is raised again
+_NEAR = 17 / 16  # closer than this to what failed, raising gains less than the next failure costs
+_COLD, _TRIALS = 2, 5  # batches that warm the device up, and of each kind before they are compared
+_GAIN = 1.05  # more tokens a second by this justify batches of twice the size
+_LARGEST = 2**20
 
 
-def plan_batches(sizes: Array, *, tokens: int, max_rows: int) -> list[Array]:
+def plan_batches(sizes: Array, *, tokens: int | Iterator[int], max_rows: int) -> list[Array]:
     """Positions (int64) of each batch, longest rows first, so that running out of memory shows early.
 
     Every position is in exactly one batch; ``rows * longest <= tokens`` holds for each batch of more than one
@@ -25,16 +31,17 @@ def plan_batches(sizes: Array, *, tokens: int, max_rows: int) -> list[Array]:
 
     Args:
         sizes: int64[n], the cost of each row in tokens; zero counts as one.
-        tokens: the budget of a batch, padding included.
+        tokens: the budget of a batch, padding included; or of each batch in turn, without end.
         max_rows: the most rows of a batch, whatever they cost.
     """
     costs = np.maximum(np.asarray(sizes, dtype=np.int64), 1)
     order = np.argsort(-costs, kind="stable")
     descending = costs[order]
+    budgets = itertools.repeat(tokens) if isinstance(tokens, int) else tokens
     batches: list[Array] = []
     start = 0
     while start < len(order):
-        end = _cut(descending, start, tokens, max_rows)
+        end = _cut(descending, start, next(budgets), max_rows)
         batches.append(order[start:end])
         start = end
     return batches
@@ -70,33 +77,72 @@ def padding(sizes: Array, batches: Sequence[Array]) -> Padding:
 
 
 class Budget:
-    """How many tokens a batch may cost now: halved when memory runs out, raised again below the known
-    ceiling.
+    """How many tokens a batch may cost now.
 
-    ``limit`` is the budget in tokens; ``ceiling`` the smallest cost that ever failed, or None.
+    Halved when memory runs out, and raised again below ``ceiling``, the smallest cost that ever failed (None: none
+    did). With ``learn`` it also seeks the knee: every other batch may cost twice as much, and while those compute
+    more tokens a second than their neighbours, which are of nearly the same length, the budget doubles.
     """
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, *, learn: bool = False) -> None:
         self.limit = self._most = max(1, tokens)
         self.ceiling: int | None = None
+        self.learning = learn
+        self._known = 0  # the largest cost that fitted
         self._fitted = 0
+        self._rates: tuple[list[float], list[float]] = ([], [])  # tokens a second, within the limit and above it
+        self._cold = _COLD
+
+    @property
+    def allowed(self) -> int:
+        """The most that a batch may cost now."""
+        most = 2 * self.limit if self.learning else self.limit
+        return max(1, most if self.ceiling is None else min(most, self.ceiling - 1))
+
+    def offers(self) -> Iterator[int]:
+        """The budget of each batch in turn, without end."""
+        while True:
+            yield self.limit
+            yield self.allowed
 
     def failed(self, cost: int) -> None:
         """A batch of several rows that cost ``cost`` tokens ran out of memory."""
         self.ceiling = cost if self.ceiling is None else min(self.ceiling, cost)
-        self._most = max(1, min(self._most, self.ceiling - 1))
+        self._most = max(1, self.ceiling - 1 if self.learning else min(self._most, self.ceiling - 1))
         self.limit = max(1, min(self.limit, cost // 2))
+        self._known = self._known if self._known * _NEAR < cost else self.limit
         self._fitted = 0
+        self.learning = False
 
     def fitted(self, cost: int) -> None:
-        """A batch of ``cost`` tokens went through; enough of them near the limit raise it by a quarter."""
-        if self.limit == self._most or cost <= self.limit // 2:
+        """A batch of ``cost`` tokens went through. Enough of them near the limit raise it: to what has fitted before,
+        then half way to what failed, until it is near."""
+        self._known = max(self._known, cost)
+        if self.limit * _NEAR >= self._most or cost <= self.limit // 2:
             return
         self._fitted += 1
         if self._fitted >= _RECOVERY:
-            self.limit = min(self._most, self.limit + max(1, self.limit // 4))
+            half_way = self.limit + max(1, (self._most - self.limit) // 2)
+            self.limit = min(self._most, self._known if self._known > self.limit else half_way)
             self._fitted = 0
+
+    def timed(self, cost: int, seconds: float) -> None:
+        """A batch of ``cost`` tokens took so long on the device. The first ones, while it warms up, do not count."""
+        if not self.learning or cost <= self.limit // 2 or seconds <= 0:
+            return
+        if self._cold:
+            self._cold -= 1
+            return
+        self._rates[cost > self.limit].append(cost / seconds)
+        within, above = self._rates
+        if min(len(within), len(above)) < _TRIALS:
+            return
+        self._rates = ([], [])
+        if median(above) < _GAIN * median(within) or self.limit >= _LARGEST:
+            self.learning = False
+        else:
+            self.limit = self._most = 2 * self.limit
 
     def copy(self) -> Budget:
         """The budget as it is now."""
-        return copy.copy(self)
+        return copy.deepcopy(self)

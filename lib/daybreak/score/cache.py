@@ -14,7 +14,7 @@ from daybreak.errors import ModelLoadError
 from daybreak.score.artifacts import digest_of, explained, local_contents, local_path, repository
 from daybreak.score.registry import ModelPin
 
-__all__ = ["Download", "fetch"]
+__all__ = ["Download", "fetch", "locked"]
 
 logger = logging.getLogger(__name__)
 Download = Callable[[ModelPin, Path], None]
@@ -35,7 +35,7 @@ def fetch(pin: ModelPin, cache_dir: str | os.PathLike[str], *, download: Downloa
     cache = Path(cache_dir)
     cache.mkdir(parents=True, exist_ok=True)
     final = cache / pin.digest
-    with _locked(cache / f"{pin.digest}.lock"):
+    with locked(cache / f"{pin.digest}.lock"):
         if not final.is_dir():
             _download_into(pin, final, download or _download)
     return final
@@ -52,7 +52,7 @@ def _unchanged(pin: ModelPin, path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock; the kernel releases it if this process dies."""
     with path.open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -24,6 +24,7 @@ import pandas as pd
 
 from daybreak.errors import DaybreakError, ModelLoadError, ShardError
 from daybreak.score.columns import take
+from daybreak.score.device import on_host
 
 __all__ = ["ChildLostError", "Isolated", "ModelError", "ProcessEndedError", "RowTimeoutError"]
 
@@ -258,7 +259,7 @@ def _answer(model: Any, what: str, rows: pd.DataFrame) -> tuple[str, Any]:
         phase = "preprocess"
         prepared = model.preprocess(rows)
         phase = "forward"
-        output = model.forward(prepared)
+        output = on_host(model.forward(prepared))
         phase = "postprocess"
         return "result", model.postprocess(output)
     except (Exception, SystemExit) as error:

@@ -36,7 +36,8 @@ class StagedModel(Protocol):
         """The rows as the device takes them. CPU only; may be called from several threads at a time."""
 
     def forward(self, batch: Any) -> Any:
-        """The device's part, on the main thread. Returns when the device is done."""
+        """The device's part, on the main thread. Returns when the device is done, or returns what has a ``wait()``
+        that does, and gives the output; a batch or two may be under way then."""
 
     def postprocess(self, output: Any) -> Any:
         """n rows with the signature's output columns. CPU only; from one thread."""
@@ -123,10 +124,12 @@ def load(
     """The model in ``path``, ready to score in this process.
 
     A PythonModel with the four stages is used as it is, and its ``place(device, precision)``, if it has one,
-    is called first (device None: the model chooses); any other is wrapped by ``PredictModel``.
+    is called first (device None: the model chooses; precision fp32, bf16 or fp16); any other is wrapped by
+    ``PredictModel``.
 
     Raises:
-        ModelLoadError: a module is missing, or loading failed for any reason; or a parameter is unknown.
+        ModelLoadError: a module is missing, or loading failed for any reason; or a parameter is unknown; or the
+        model has no such precision.
     """
     unknown = sorted(set(params or {}) - set(spec.params))
     if unknown:
@@ -135,12 +138,15 @@ def load(
             fix="correct model.params in the job file",
         )
     pyfunc = _loading(path, lambda: _load_pyfunc(path))
-    staged = _staged(pyfunc)
-    if staged is None:
-        return PredictModel(pyfunc, spec, params)
+    staged: Any = _staged(pyfunc)
     if hasattr(staged, "place"):
         _loading(path, lambda: staged.place(device=device, precision=precision))
-    return cast(StagedModel, staged)
+    elif precision != "fp32":
+        raise ModelLoadError(
+            f"the model in {os.fspath(path)} has no choice of precision, and the job asks for {precision}",
+            fix="set model.precision to auto or fp32, under which such a model computes as it was logged",
+        )
+    return PredictModel(pyfunc, spec, params) if staged is None else cast(StagedModel, staged)
 
 
 def _loading(path: str | os.PathLike[str], step: Callable[[], Any]) -> Any:
@@ -191,10 +197,14 @@ def load_cached(
     device: str | None = None,
     params: dict[str, Any] | None = None,
 ) -> StagedModel:
-    """``fetch`` and ``load``, once a process for each (digest, device, precision, params)."""
+    """``fetch`` and ``load``, once a process for each (digest, device, precision, params).
+
+    A process keeps one model, since a device has room for one: the next takes the place of the last.
+    """
     key = (pin.digest, str(device), precision, repr(sorted((params or {}).items())))
     if key not in _LOADED:
         path = fetch(pin, cache_dir)
+        forget()
         _LOADED[key] = load(path, spec, precision=precision, device=device, params=params)
     return _LOADED[key]
 

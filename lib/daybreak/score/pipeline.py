@@ -6,13 +6,14 @@
     trailing thread   postprocess, conform to the signature's outputs
 
 A batch that raises is halved, on the main thread, down to the rows that fail alone; their neighbours are
-scored.
+scored. One that runs out of memory is cut again under a smaller budget, and takes its turn.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
+import math
 import queue
 import sys
 import threading
@@ -31,6 +32,7 @@ from daybreak.errors import DaybreakError
 from daybreak.score.batches import Budget, plan_batches
 from daybreak.score.columns import own, take
 from daybreak.score.inputs import admit
+from daybreak.score.learned import Learned
 from daybreak.score.model import StagedModel
 from daybreak.score.outputs import Conformed, conform
 from daybreak.score.signature import ModelSpec
@@ -41,8 +43,8 @@ logger = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
 
-AUTO_TOKENS = 2_048
-AUTO_TOKENS_CUDA = 65_536
+FIRST_TOKENS = 1_024  # of a batch, before anything is learned
+FIRST_TOKENS_CUDA = 16_384
 _MESSAGE = 2_000
 _AHEAD = 4
 _BEHIND = 2
@@ -75,9 +77,9 @@ class WindowResult:
 class Stats:
     """What a pipeline did, in rows, tokens and seconds. Attempts count each time.
 
-    ``read`` is the main thread's wait for input; ``size``, ``preprocess`` and ``postprocess`` are thread
-    seconds, which overlap with ``forward``; ``wall`` runs from the first window asked for to the last result
-    taken.
+    ``read`` is the main thread's wait for input; ``forward`` the time in which the device had a batch; ``size``,
+    ``preprocess`` and ``postprocess`` are thread seconds, which overlap with it; ``wall`` runs from the first
+    window asked for to the last result taken.
     """
 
     rows_forward: int = 0
@@ -146,13 +148,16 @@ class _Window:
         return WindowResult(take(frame, order), positions[order], failures)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Job:
-    """A batch: rows of a window (int64), and which attempt at them this is."""
+    """A batch: rows of a window (int64), which attempt at them this is, the device's ``seconds`` for it, and after
+    an attempt without enough memory the budget as it was ``before``."""
 
     window: _Window
     rows: Array
     attempt: int = 1
+    before: Budget | None = None
+    seconds: float = 0.0
 
     @property
     def longest(self) -> int:
@@ -166,7 +171,7 @@ class _Job:
     def halves(self) -> tuple[_Job, _Job]:
         middle = len(self.rows) // 2
         parts = (self.rows[:middle], self.rows[middle:])
-        first, second = (_Job(self.window, rows, self.attempt + 1) for rows in parts)
+        first, second = (_Job(self.window, rows, self.attempt + 1, self.before) for rows in parts)
         return first, second
 
     @property
@@ -217,6 +222,14 @@ def _caught(phase: str, step: Callable[..., Any], *args: Any) -> Any:
         if _is_fatal(error):
             raise
         return _Caught.of(phase, error)
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """What forward returned before the device was done, and when it was called."""
+
+    output: Any
+    at: float
 
 
 # ---------------------------------------------------------------------------------------------- prefetch
@@ -290,7 +303,7 @@ class Pipeline:
     Args:
         model: the staged model, as ``daybreak.score.model.load`` returns it.
         spec: its signature.
-        tokens: budget of a batch, padding included; None chooses by device.
+        tokens: budget of a batch, padding included; None learns it, beginning with what is ``learned`` so far.
         max_rows: the most rows of a batch.
         threads: threads that preprocess.
         clock: seconds, for the statistics.
@@ -303,6 +316,7 @@ class Pipeline:
         spec: ModelSpec,
         *,
         tokens: int | None = None,
+        learned: Learned | None = None,
         max_rows: int = 4096,
         threads: int = 1,
         clock: Callable[[], float] = time.perf_counter,
@@ -316,7 +330,9 @@ class Pipeline:
         self._threads = threads
         self._clock = clock
         self._lock = threading.Lock()
-        self._budget = Budget(tokens or _auto_tokens(model, max_rows))
+        self._budget = _budget(model, tokens, learned, max_rows)
+        self._again: list[_Job] = []
+        self._device_free = -math.inf
         self._empty = conform(spec, pd.DataFrame(), 0).frame
         self._encodes = hasattr(model, "encode") and hasattr(model, "collate")
 
@@ -337,6 +353,11 @@ class Pipeline:
                 self.stats.wall = self._clock() - started
                 yield result
         self.stats.wall = self._clock() - started
+
+    @property
+    def learned(self) -> Learned:
+        """The budget of a batch by now, to begin the next pipeline with."""
+        return Learned(self._budget.limit, not self._budget.learning)
 
     # -- stages, each timed; called by _Run and _prepare
 
@@ -394,8 +415,14 @@ class Pipeline:
         return np.concatenate(parts)
 
     def _plan(self, window: _Window) -> list[_Job]:
-        batches = plan_batches(window.sizes, tokens=self._budget.limit, max_rows=self._max_rows)
+        batches = plan_batches(window.sizes, tokens=self._budget.offers(), max_rows=self._max_rows)
         return [_Job(window, rows) for rows in batches]
+
+    def _recut(self, job: _Job) -> list[_Job]:
+        """The rows of a batch that was cut under a larger budget than there is now."""
+        sizes = job.window.sizes[job.rows]
+        parts = plan_batches(sizes, tokens=self._budget.limit, max_rows=self._max_rows)
+        return [_Job(job.window, job.rows[part], job.attempt, job.before) for part in parts]
 
     def _preprocess(self, job: _Job) -> Any:
         return _caught("preprocess", self._timed, "preprocess", self._prepared, job)
@@ -410,55 +437,83 @@ class Pipeline:
         self.stats.batches += 1
         self.stats.tokens_useful += int(np.maximum(job.window.sizes[job.rows], 1).sum())
         self.stats.tokens_computed += job.cost
-        return _caught("forward", self._timed, "forward", self._model.forward, prepared)
+        started = self._clock()
+        output = _caught("forward", self._guarded, self._model.forward, prepared)
+        if hasattr(output, "wait"):
+            return _Launched(output, started)
+        self._book(job, started)
+        return output
+
+    def _guarded(self, step: Callable[..., Any], *args: Any) -> Any:
+        with self._guard():
+            return step(*args)
+
+    def _book(self, job: _Job, started: float) -> None:
+        """The device has had this batch from ``started`` until now, but for the time in which it had an earlier one."""
+        now = self._clock()
+        with self._lock:
+            job.seconds = now - max(started, self._device_free)
+            self._device_free = now
+            self.stats.forward += job.seconds
 
     def _postprocess(self, job: _Job, output: Any) -> Any:
+        if isinstance(output, _Launched):
+            launched = output
+            output = _caught("forward", self._guarded, launched.output.wait)
+            self._book(job, launched.at)
+        if isinstance(output, _Caught):
+            return output
         return _caught("postprocess", self._timed, "postprocess", self._conformed, job, output)
 
     def _conformed(self, job: _Job, output: Any) -> Conformed:
         return conform(self._spec, self._model.postprocess(output), len(job.rows))
 
-    # -- one batch from end to end on this thread, for the rare case
+    # -- what becomes of a batch
 
-    def _attempt(self, job: _Job) -> bool:
+    def _attempt(self, job: _Job) -> None:
+        """One batch from end to end on this thread, for the rare case."""
         prepared = self._preprocess(job)
         output = prepared if isinstance(prepared, _Caught) else self._forward(job, prepared)
         del prepared
         done = output if isinstance(output, _Caught) else self._postprocess(job, output)
         del output
-        return self._settle(job, done)
+        self._settle(job, done)
 
-    def _settle(self, job: _Job, done: Conformed | _Caught) -> bool:
-        """Book a batch that went through; take apart one that failed. False if a row ran out of memory
-        alone."""
+    def _settle(self, job: _Job, done: Conformed | _Caught) -> None:
+        """Book a batch that went through; take apart one that failed."""
         if not isinstance(done, _Caught):
             self._budget.fitted(job.cost)
+            self._budget.timed(job.cost, job.seconds)
             job.window.score(job.rows, done, job.attempt)
-            return True
-        if done.out_of_memory:
+        elif done.out_of_memory:
             release_memory()
+            self._shrink(job, done)
+        elif len(job.rows) == 1:
+            job.window.fail(int(job.rows[0]), done, job.attempt)
+        else:
+            for part in job.singles if done.singly else job.halves:
+                self._attempt(part)
+
+    def _shrink(self, job: _Job, done: _Caught) -> None:
+        """Have the rows of a batch that was too large cut again. A row that fails alone says nothing of the budget,
+        which is then what it was before that row's first batch."""
         if len(job.rows) == 1:
             job.window.fail(int(job.rows[0]), done, job.attempt)
-            return not done.out_of_memory
-        return self._halve(job, done)
-
-    def _halve(self, job: _Job, done: _Caught) -> bool:
-        before = self._budget.copy()
-        if done.out_of_memory:
-            self._budget.failed(job.cost)
-        outcomes = [self._attempt(part) for part in (job.singles if done.singly else job.halves)]
-        blameless = all(outcomes)
-        if not blameless:  # one row was too much by itself, which says nothing about the budget
-            self._budget = before
-        elif done.out_of_memory:
-            logger.warning(_SHRUNK, len(job.rows), job.cost, self._budget.limit)
-        return blameless
+            self._budget = job.before.copy() if job.before else self._budget
+            return
+        before = job.before or self._budget.copy()
+        self._budget.failed(job.cost)
+        logger.warning(_SHRUNK, len(job.rows), job.cost, self._budget.limit)
+        self._again += self._recut(_Job(job.window, job.rows, job.attempt + 1, before))
 
 
-def _auto_tokens(model: Any, max_rows: int) -> int:
-    if getattr(model, "by_rows", False):
-        return max_rows
-    return AUTO_TOKENS_CUDA if str(getattr(model, "device", "cpu")).startswith("cuda") else AUTO_TOKENS
+def _budget(model: Any, tokens: int | None, learned: Learned | None, max_rows: int) -> Budget:
+    if tokens or getattr(model, "by_rows", False):
+        return Budget(tokens or max_rows)
+    if learned:
+        return Budget(learned.tokens, learn=not learned.settled)
+    on_cuda = str(getattr(model, "device", "cpu")).startswith("cuda")
+    return Budget(FIRST_TOKENS_CUDA if on_cuda else FIRST_TOKENS, learn=True)
 
 
 def release_memory() -> None:
@@ -530,27 +585,29 @@ class _Run:
     def _step(self) -> None:
         """Forward one batch; one that was cut before the budget shrank is cut again first."""
         job, future = self._ahead.popleft()
-        if len(job.rows) > 1 and job.cost > self._pipeline._budget.limit:
+        if len(job.rows) > 1 and job.cost > self._pipeline._budget.allowed:
             future.cancel()
-            self._recut(job)
+            self._first(self._pipeline._recut(job))
             return
         prepared = future.result()
         del future
         output = prepared if isinstance(prepared, _Caught) else self._pipeline._forward(job, prepared)
         del prepared
         if isinstance(output, _Caught):
-            self._pipeline._settle(job, output)
+            self._settle(job, output)
         else:
             self._behind.append((job, self._trail.submit(self._pipeline._postprocess, job, output)))
 
-    def _recut(self, job: _Job) -> None:
-        pipeline = self._pipeline
-        sizes = job.window.sizes[job.rows]
-        parts = plan_batches(sizes, tokens=pipeline._budget.limit, max_rows=pipeline._max_rows)
-        for part in reversed(parts):
-            self._submit(_Job(job.window, job.rows[part], job.attempt), first=True)
+    def _settle(self, job: _Job, done: Conformed | _Caught) -> None:
+        self._pipeline._settle(job, done)
+        again, self._pipeline._again = self._pipeline._again, []
+        self._first(again)
+
+    def _first(self, jobs: list[_Job]) -> None:
+        for job in reversed(jobs):
+            self._submit(job, first=True)
 
     def _collect(self, *, all_of_it: bool) -> None:
         while self._behind and (all_of_it or len(self._behind) > _BEHIND or self._behind[0][1].done()):
             job, future = self._behind.popleft()
-            self._pipeline._settle(job, future.result())
+            self._settle(job, future.result())

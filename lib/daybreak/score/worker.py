@@ -16,20 +16,22 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from daybreak import schema
+from daybreak.score import device, learned, precision
 from daybreak.score.isolated import MAX_ROWS, Isolated
-from daybreak.score.model import forget, load_cached
+from daybreak.score.model import StagedModel, forget, load_cached
 from daybreak.score.pipeline import Failure, Pipeline, WindowResult, release_memory
 from daybreak.score.registry import ModelPin
 from daybreak.score.signature import Field, ModelSpec
 from daybreak.score.values import is_null
 from daybreak.score.watchdog import Watchdog
+from daybreak.score.windows import gather
 
 _REDACTED = "redacted: the job has redact: true"
 
@@ -39,7 +41,8 @@ class Scorer:
     """Scores one shard: frames off the wire in, rows of ``schema.staging`` out.
 
     A picklable description; nothing of the model travels with it. ``features`` are the inputs that the frames
-    carry as ``f0..``, and ``keys`` is the number of key columns, ``k0..``.
+    carry as ``f0..``, and ``keys`` is the number of key columns, ``k0..``. ``gpu_share`` (0 to 1) is the part of a
+    GPU that a task has.
 
     A task that is tried again scores in a child process, since the row to blame may have ended the worker; so does
     every task where ``isolated`` says so. A stage of the model that takes longer than ``row_timeout`` seconds ends
@@ -60,21 +63,23 @@ class Scorer:
     redact: bool
     row_timeout: float | None = None
     isolated: bool = False
+    gpu_share: float = 1.0
+    window_rows: int = 8192
 
     def __call__(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         first = next((frame for frame in frames if len(frame)), None)
         if first is None:
             return
         began = time.time()
+        _claim(self.gpu_share)
         number, attempt = _attempt()
         shard = _Shard(self, int(first["shard_id"].iloc[0]), attempt)
         waiting: deque[_Frame] = deque()
 
         def windows() -> Iterator[pd.DataFrame]:
-            for frame in itertools.chain((first,), frames):
-                if len(frame):
-                    waiting.append(_Frame(frame, self.keys))
-                    yield waiting[-1].inputs(self.features)
+            for frame in gather(itertools.chain((first,), frames), max_rows=self.window_rows):
+                waiting.append(_Frame(frame, self.keys))
+                yield waiting[-1].inputs(self.features)
 
         with self._engine(isolated=self.isolated or number > 0) as (pipeline, about):
             loaded = time.time()
@@ -83,20 +88,34 @@ class Scorer:
             facts = {**pipeline.stats.as_dict(), **about(), "load_seconds": round(loaded - began, 4)}
         yield shard.receipt(facts, began=began)
 
+    def decide(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        """What precision ``auto`` means on this worker's device, as one row of JSON; whatever the rows are."""
+        deque(frames, maxlen=0)
+        _claim(self.gpu_share)
+        choice = precision.decide(self.pin, self.spec, cache_dir=self.cache_dir, params=self.params)
+        yield pd.DataFrame({"choice": [json.dumps(asdict(choice))]})
+
     @contextmanager
     def _engine(self, *, isolated: bool) -> Iterator[tuple[Pipeline, Callable[[], dict[str, Any]]]]:
         """The pipeline with the model in place or in a child, and what the receipt says of that."""
         load: dict[str, Any] = {"pin": self.pin, "spec": self.spec, "cache_dir": self.cache_dir}
         load |= {"precision": self.precision, "params": self.params}
-        if not isolated:
-            guard = Watchdog(self.row_timeout) if self.row_timeout else nullcontext
-            yield Pipeline(load_cached(**load), self.spec, tokens=self.tokens, guard=guard), dict
+        if isolated:
+            forget()  # a device has room for one model
+            release_memory()
+            with Isolated(load, row_timeout=self.row_timeout) as child:
+                pipeline = Pipeline(child, self.spec, tokens=self.tokens, max_rows=MAX_ROWS)
+                yield pipeline, lambda: {"precision": self.precision, "isolated": 1, "processes_ended": child.ended}
             return
-        forget()  # a device has room for one model
-        release_memory()
-        with Isolated(load, row_timeout=self.row_timeout) as model:
-            pipeline = Pipeline(model, self.spec, tokens=self.tokens, max_rows=MAX_ROWS)
-            yield pipeline, lambda: {"isolated": 1, "processes_ended": model.ended}
+        model = load_cached(**load)
+        where = f"{_device(model)}, {self.precision}"
+        known = learned.recall(self.cache_dir, self.pin.digest, where)
+        guard = Watchdog(self.row_timeout) if self.row_timeout else nullcontext
+        pipeline = Pipeline(model, self.spec, tokens=self.tokens, learned=known, guard=guard)
+        first = pipeline.learned
+        yield pipeline, lambda: {"precision": self.precision, "device": where, "batch": asdict(pipeline.learned)}
+        if self.tokens is None and pipeline.learned != first:
+            learned.remember(self.cache_dir, self.pin.digest, where, pipeline.learned)
 
 
 class _Frame:
@@ -216,6 +235,23 @@ def _plain(value: Any) -> Any:
         return value.hex()
     finite = isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
     return value if finite else str(value)
+
+
+def _device(model: StagedModel) -> str:
+    """The device's make for a model that has a place; any other runs where it was loaded, and torch may be absent."""
+    placed = getattr(model, "device", None)
+    return device.label(str(placed)) if placed else "cpu"
+
+
+def _claim(gpu_share: float) -> None:
+    """The task's GPU and cores for this process, before anything starts CUDA."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    gpus = context.resources().get("gpu") if context else None
+    device.claim(gpus.addresses[0] if gpus else None, context.cpus() if context else os.cpu_count() or 1)
+    if gpus and gpu_share < 1:
+        device.share_memory(gpu_share)
 
 
 def _attempt() -> tuple[int, str]:

@@ -15,6 +15,7 @@ import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+from daybreak.errors import ModelLoadError
 from daybreak.models.text_embedder import TextEmbedder, log_text_embedder, own_max_length
 from daybreak.score.model import load
 from daybreak.score.pipeline import Pipeline
@@ -105,6 +106,26 @@ def test_case_15_texts_longer_than_the_limit_are_counted(embedder: Any) -> None:
     assert stats.truncated == 2
 
 
+def test_of_a_text_of_ten_megabytes_only_the_beginning_is_tokenised(
+    embedder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+
+    class Recording:
+        def encode_batch_fast(self, texts: list[str]) -> Any:
+            given.extend(map(len, texts))
+            return tokenizer.encode_batch_fast(texts)
+
+    tokenizer = embedder._tokenizer
+    monkeypatch.setattr(embedder, "_tokenizer", Recording())
+    long, sparse = "counted words " * 750_000, "a" + " " * 10_000 + "b"
+    encoded = embedder.encode(pd.DataFrame({"text": [long, "short", sparse, "x" * 20_000]}))
+    assert sum(given) < 60_000
+    assert encoded.truncated == 1
+    whole = [tokenizer.encode(text).ids for text in (long[:50_000], "short", sparse, "x" * 20_000)]
+    assert encoded.ids.tolist() == [one for ids in whole for one in ids]
+
+
 def test_the_four_stages_alone_give_the_same_as_encode_and_collate(embedder: Any) -> None:
     rows = pd.DataFrame({"text": TEXTS})
     staged = embedder.postprocess(embedder.forward(embedder.preprocess(rows)))
@@ -122,7 +143,7 @@ def test_bf16_stays_near(embedder: Any, logged: str, expected: Any) -> None:
 
 
 def test_an_unknown_precision_is_refused(embedder: Any) -> None:
-    with pytest.raises(ValueError, match=r"'fp8'.*fp32, bf16, auto"):
+    with pytest.raises(ModelLoadError, match=r"'fp8'.*fp32, bf16, fp16"):
         embedder.place(device="cpu", precision="fp8")
 
 

@@ -10,6 +10,7 @@ import pytest
 from mlflow.models import ModelSignature
 
 from daybreak.errors import ModelLoadError
+from daybreak.score import model
 from daybreak.score.model import PredictModel, load, load_cached
 from daybreak.score.registry import resolve
 
@@ -18,7 +19,13 @@ def test_a_model_is_loaded_once_a_process(saved: Path, tmp_path: Path) -> None:
     pin, spec = resolve(str(saved))
     first = load_cached(pin, spec, cache_dir=tmp_path)
     assert load_cached(pin, spec, cache_dir=tmp_path) is first
-    assert load_cached(pin, spec, cache_dir=tmp_path, precision="bf16") is not first
+
+
+def test_22_a_process_keeps_one_model(saved: Path, tmp_path: Path) -> None:
+    pin, spec = resolve(str(saved))
+    first = load_cached(pin, spec, cache_dir=tmp_path)
+    assert load_cached(pin, spec, cache_dir=tmp_path, device="another") is not first
+    assert len(model._LOADED) == 1
 
 
 def test_case_10_a_missing_module_is_one_fatal_error(double_signature: ModelSignature, tmp_path: Path) -> None:
@@ -61,8 +68,8 @@ def test_an_unknown_parameter_is_refused(saved: Path) -> None:
 
 def test_a_pyfunc_becomes_a_staged_model(saved: Path) -> None:
     _, spec = resolve(str(saved))
-    model = load(saved, spec)
-    assert isinstance(model, PredictModel)
+    one = load(saved, spec)
+    assert isinstance(one, PredictModel)
     rows = pd.DataFrame({"x": [1, 2]})
-    assert model.size(rows).tolist() == [1, 1]
-    assert model.postprocess(model.forward(model.preprocess(rows))).tolist() == [2, 4]
+    assert one.size(rows).tolist() == [1, 1]
+    assert one.postprocess(one.forward(one.preprocess(rows))).tolist() == [2, 4]

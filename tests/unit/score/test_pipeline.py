@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daybreak.errors import ModelLoadError
+from daybreak.score.learned import Learned
 from daybreak.score.pipeline import Pipeline, WindowResult
 from daybreak.score.signature import Field, ModelSpec
 
@@ -178,6 +179,30 @@ def test_case_14_the_budget_stays_under_the_cost_that_failed() -> None:
     assert failed_calls < 12  # and did not go on trying what cannot fit
 
 
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("tokens", [40_000, None])
+def test_14_memory_that_runs_out_at_random_above_a_hidden_limit(seed: int, tokens: int | None) -> None:
+    """All rows are scored, nothing is tried at a size known to fail, and the batches come back up."""
+    random, failed = np.random.default_rng(seed), [10**9]
+
+    class Fickle(Lengths):
+        def forward(self, batch: list[str]) -> list[str]:
+            cost = len(batch) * max(len(text) for text in batch)
+            assert cost < min(failed)
+            if cost > 1_500 and random.random() < 0.5:
+                failed.append(cost)
+                raise MemoryError(f"{cost} tokens")
+            return super().forward(batch)
+
+    model = Fickle()
+    texts: list[str | None] = ["x" * int(n) for n in random.integers(1, 100, 4_000)]
+    scored, dead = flat(score(model, texts, tokens=tokens), 1000)
+    assert scored == {i: len(text or "") for i, text in enumerate(texts)}
+    assert not dead
+    assert len(failed) < 20
+    assert max(cost for _, cost in model.batches[-40:]) > 1_000
+
+
 @pytest.mark.parametrize("message", ["CUDA out of memory. Tried", "DefaultCPUAllocator: can't allocate memory"])
 def test_runtime_errors_of_the_allocators_count_as_out_of_memory(message: str) -> None:
     class Full(Lengths):
@@ -316,6 +341,88 @@ def test_rows_through_forward_count_again_when_a_batch_is_taken_apart() -> None:
     pipeline = Pipeline(Lengths(), SPEC)
     list(pipeline.run(windows(["!forward", "a"], 2)))
     assert pipeline.stats.rows_forward == 4
+
+
+def test_stages_overlap() -> None:
+    """While the device has a batch, the next is preprocessed and the last is postprocessed: each waits for the other,
+    so that without the overlap this would never end well."""
+    forwarding, preprocessed, posted = threading.Event(), threading.Event(), threading.Event()
+    turns = iter(range(3))
+    met: list[str] = []
+
+    class Overlapping(Lengths):
+        def preprocess(self, rows: pd.DataFrame) -> list[str]:
+            if rows["text"].iloc[0] == "b":  # the second batch is prepared while the first is on the device
+                assert forwarding.wait(10)
+                met.append("preprocess")
+                preprocessed.set()
+            return super().preprocess(rows)
+
+        def forward(self, batch: list[str]) -> list[str]:
+            turn = next(turns)
+            if turn == 0:
+                forwarding.set()
+                assert preprocessed.wait(10)
+            if turn == 2:  # the first batch is postprocessed while the third is on the device
+                assert posted.wait(10)
+            return super().forward(batch)
+
+        def postprocess(self, output: list[str]) -> pd.DataFrame:
+            if output[0] == "aaa":
+                met.append("postprocess")
+                posted.set()
+            return super().postprocess(output)
+
+    (result,) = score(Overlapping(), ["aaa", "b", "c"], tokens=1, max_rows=1)
+    assert result.predictions["length"].tolist() == [3, 1, 1]
+    assert met == ["preprocess", "postprocess"]
+
+
+def test_an_output_that_is_still_under_way_is_awaited_behind_and_the_device_counts_as_busy_until_then() -> None:
+    clock = Clock()
+    main = threading.main_thread()
+    waited: list[bool] = []
+
+    class Later:
+        def __init__(self, batch: list[str]) -> None:
+            self.batch = batch
+
+        def wait(self) -> list[str]:
+            waited.append(threading.current_thread() is main)
+            if self.batch[0] == "!wait":
+                raise ValueError("the device says no")
+            clock.now += 2.0
+            return self.batch
+
+    class Launching(Lengths):
+        def forward(self, batch: list[str]) -> Any:
+            return Later(super().forward(batch))
+
+    pipeline = Pipeline(Launching(), SPEC, tokens=1, max_rows=1, clock=clock)
+    (result,) = pipeline.run(windows(["aaa", "bb", "c", "!wait"], 4))
+    assert result.predictions["length"].tolist() == [3, 2, 1]
+    assert [(f.position, f.phase, f.message) for f in result.failures] == [(3, "forward", "the device says no")]
+    assert waited == [False] * 4
+    assert pipeline.stats.forward == 6.0
+
+
+def test_what_one_pipeline_learned_the_next_begins_with() -> None:
+    clock = Clock()
+
+    class Overhead(Lengths):
+        def forward(self, batch: list[str]) -> list[str]:
+            clock.now += 1.0 + 0.0001 * sum(map(len, batch))  # the larger the batch the better
+            return super().forward(batch)
+
+    texts: list[str | None] = ["x" * 64] * 2_000
+    first = Pipeline(Overhead(), SPEC, clock=clock)
+    list(first.run(windows(texts, 500)))
+    assert first.learned.tokens > 1_024
+    second = Pipeline(Overhead(), SPEC, learned=first.learned, clock=clock)
+    assert second.learned == first.learned
+    settled = Lengths()
+    list(Pipeline(settled, SPEC, learned=Learned(640, settled=True)).run(windows(texts, 500)))
+    assert {rows for rows, _ in settled.batches} == {10}
 
 
 class Encoding(Lengths):

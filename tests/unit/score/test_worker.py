@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import decimal
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
@@ -18,6 +20,7 @@ from mlflow.pyfunc import PythonModel
 from mlflow.types.schema import Array, ColSpec, DataType, Schema, TensorSpec
 from pyspark.sql import types as T
 
+import daybreak
 from daybreak import schema
 from daybreak.config import Input
 from daybreak.errors import ModelLoadError, PreflightError
@@ -161,9 +164,30 @@ def test_several_frames_of_a_shard_end_in_one_receipt(echo: Path) -> None:
     assert counts(staged) == (5, 3, 2)
     assert of_kind(staged, "scored")["p0"].tolist() == [1, 2, 5]
     facts = json.loads(staged.iloc[-1]["receipt"])
-    assert facts["rows_forward"] == 4
+    assert facts["rows_forward"] == 10  # frames are one window: four rows, twice two of them, and two alone
+    assert facts["precision"] == "fp32"
     assert facts["ended"] >= facts["began"]
     assert {"load_seconds", "host", "pid", "padding", "device_busy"} <= set(facts)
+
+
+def test_22_the_gpu_and_the_cores_of_a_task_are_set_before_cuda_starts(tmp_path: Path) -> None:
+    """In a process of its own, since a process keeps what it claims. It has two tasks, as a reused worker has."""
+    code = """if True:
+        import os, sys
+        from daybreak.score import device
+        del os.environ["OMP_NUM_THREADS"]
+        device.claim("3", 2)
+        device.claim("1", 2)  # its model is on the first
+        assert "torch" not in sys.modules
+        print(*(os.environ[name] for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "RAYON_NUM_THREADS")))
+    """
+    environment = {
+        "PYTHONPATH": str(Path(daybreak.__file__).parents[1]),
+        "OMP_NUM_THREADS": "9",
+        "RAYON_NUM_THREADS": "4",
+    }
+    told = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
+    assert told.stdout.split() == ["3", "2", "4"]
 
 
 def test_no_two_executions_have_the_same_name(echo: Path) -> None:
