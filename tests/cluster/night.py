@@ -15,6 +15,14 @@ from pyspark.sql import SparkSession
 ROWS, SHARDS, POISON = 400, 16, 123.0
 SLOTS = 2  # shards that are scored at a time
 AGAIN = 40  # rows, at most, that are tried again around the poisoned one: the halves of a batch of ten
+HOLDING = {
+    "spark.dynamicAllocation.enabled": "false",
+    "spark.executor.resource.gpu.amount": "1",
+    "spark.daybreak.scoring.task.resource.gpu.amount": "0.5",
+    "spark.executor.cores": str(SLOTS),
+    "spark.cores.max": str(SLOTS),
+}
+"""One executor that comes once, and two models on its GPU: on two cores each JVM more is a minute more."""
 
 
 class Night:
@@ -28,7 +36,7 @@ class Night:
         self.state = Path(f"{self.output}_daybreak")
 
     def submit(self, *arguments: str, conf: dict[str, str] | None = None) -> Driver:
-        return self.cluster.submit(self.config, *arguments, conf=conf)
+        return self.cluster.submit(self.config, *arguments, conf={**HOLDING, **(conf or {})})
 
     def files(self, pattern: str) -> list[Path]:
         return list(self.state.glob(pattern))

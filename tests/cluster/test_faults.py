@@ -101,7 +101,7 @@ def test_of_two_submissions_one_runs_and_a_paused_driver_cannot_publish(
     cluster: Cluster, night: Callable[..., Night]
 ) -> None:
     job = night(cluster)
-    first = job.submit(conf={"spark.dynamicAllocation.maxExecutors": "1"})  # paused, it keeps its GPU
+    first = job.submit()  # paused, it keeps its executor and the GPU
     first.until(job.staged)
     os.killpg(first.pid, signal.SIGSTOP)
     [run] = job.table("runs")
@@ -135,7 +135,7 @@ def beat(beats: Path, run_id: str, at: str) -> None:
 def test_two_submissions_at_the_same_moment(cluster: Cluster, night: Callable[..., Night]) -> None:
     job = night(cluster)
     drivers = [job.submit(), job.submit()]
-    until(lambda: all(driver.poll() is not None for driver in drivers), seconds=300)
+    until(lambda: all(driver.poll() is not None for driver in drivers), seconds=900)
     codes = sorted(driver.returncode for driver in drivers)
     assert codes == [0, 5], [driver.err.read_text() for driver in drivers]
     [winner] = [driver for driver in drivers if not driver.returncode]
