@@ -9,10 +9,10 @@ TESTS := $(wildcard $(addprefix tests/,cluster browser spark unit))  # the longe
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-churn test test-unit fuzz lint format bench bench-score faults timeline lock wheel clean
+.PHONY: help venv demo demo-churn test test-unit fuzz lint format bench bench-score bench-resume faults timeline lock wheel clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## builds .venv (Python 3.11) from requirements/constraints.txt; nothing to do while that is unchanged
 
@@ -60,6 +60,9 @@ bench: venv ## the peers on the same rows, on demand (tests/benchmarks)
 
 bench-score: venv ## the scoring core alone, no Spark and no JVM, on whatever device is here, in minutes
 	$(PY) tests/benchmarks/score_core.py
+
+bench-resume: venv ## a resume with 9,990 of 10,000 shards staged: submit to first forward pass
+	$(PY) tests/benchmarks/resume.py
 
 faults: venv ## kills at random moments over whole runs on a cluster, then the counts: SEED=1 RUNS=10
 	PYTHONPATH=tests/spark $(PY) tests/cluster/campaign.py --seed $(or $(SEED),1) --runs $(or $(RUNS),10)
