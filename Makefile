@@ -38,7 +38,7 @@ demo-churn: venv ## scores 7,043 real customers, twice, and shows that nothing d
 	./spark-submit.sh --env local jobs/count_demo.py
 
 test: venv ## every test but the benchmarks; the last line is pytest's
-	@$(PY) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
+	@$(PY) -m pytest --numprocesses 2 --no-loadscope-reorder $(TESTS)
 
 test-unit: venv ## the tests that need no JVM, in seconds
 	@$(PY) -m pytest tests/unit

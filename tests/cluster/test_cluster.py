@@ -44,7 +44,7 @@ def run(cluster: Cluster, spark: SparkSession, tmp_path_factory: pytest.TempPath
     job = {
         "name": "test",
         "input": {"table": f"{folder}/input", "key": ["id"]},
-        "model": {"uri": f"{folder}/model"},
+        "model": {"uri": f"{folder}/model", "precision": "fp32"},  # auto would bring a GPU twice: to decide, to score
         "shards": {"rows": ROWS // SHARDS, "by": "key"},
         "output": {"table": f"{folder}/scores", "mode": "latest"},
         "mlflow": {"tracking_uri": f"sqlite:///{folder}/mlflow.db"},
