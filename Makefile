@@ -37,8 +37,8 @@ demo-churn: venv ## scores 7,043 real customers, twice, and shows that nothing d
 	./spark-submit.sh --env local jobs/score.py --config conf/jobs/churn.yaml
 	./spark-submit.sh --env local jobs/count_demo.py
 
-test: venv ## every test but the benchmarks; the last line is pytest's
-	@$(PY) -m pytest --numprocesses 2 --no-loadscope-reorder $(TESTS)
+test: venv ## every test but the benchmarks and the nights; the last line is pytest's
+	@$(PY) -m pytest -m "not night" --numprocesses 2 --no-loadscope-reorder $(TESTS)
 
 test-unit: venv ## the tests that need no JVM, in seconds
 	@$(PY) -m pytest tests/unit
@@ -64,7 +64,8 @@ bench-score: venv ## the scoring core alone, no Spark and no JVM, on whatever de
 bench-resume: venv ## a resume with 9,990 of 10,000 shards staged: submit to first forward pass
 	$(PY) tests/benchmarks/resume.py
 
-faults: venv ## kills at random moments over whole runs on a cluster, then the counts: SEED=1 RUNS=10
+faults: venv ## a driver killed in every phase, then kills at random moments over whole runs: SEED=1 RUNS=10
+	$(PY) -m pytest -m night tests/cluster
 	PYTHONPATH=tests/spark $(PY) tests/cluster/campaign.py --seed $(or $(SEED),1) --runs $(or $(RUNS),10)
 
 timeline: venv ## docs/dynamic-allocation.png, from a run on a cluster of this machine

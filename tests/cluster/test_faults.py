@@ -30,6 +30,7 @@ def night(spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_pat
     return make
 
 
+@pytest.mark.night
 def test_a_driver_killed_in_every_phase_of_one_run(cluster: Cluster, night: Callable[..., Night]) -> None:
     job = night(cluster)
     phases = {
