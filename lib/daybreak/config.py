@@ -100,7 +100,8 @@ class Batch(Section):
     )
     window_rows: int = Field(8192, ge=1, le=1_000_000, description="rows that are sorted by length together")
     row_timeout: Duration | None = Field(
-        timedelta(seconds=60),
+        "60s",
+        validate_default=True,
         description="a row on which the model takes longer is a dead letter, and a batch that does is tried row by row;"
         " null: never",
     )
@@ -161,10 +162,14 @@ class JobConfig(Section):
     state: str | None = Field(None, description="folder of run log, dead letters and staging; else next to the output")
     redact: bool = Field(False, description="keep inputs, and messages that may quote them, out of the dead letters")
     resume_within: Duration = Field(
-        timedelta(hours=18), description="an unfinished run older than this is left alone, and a new one starts"
+        "18h",
+        validate_default=True,
+        description="an unfinished run older than this is left alone, and a new one starts",
     )
     retention: Duration = Field(
-        timedelta(days=7), description="the staged files of runs that are over are removed after this"
+        "7d",
+        validate_default=True,
+        description="the staged files of runs that are over are removed after this",
     )
     mlflow: MLflow = MLflow()
 

@@ -149,6 +149,17 @@ def test_what_has_a_scheme_or_is_a_name_stays(path: str) -> None:
     assert config.absolute(path) == path
 
 
+def test_each_default_that_the_json_schema_shows_may_be_written_into_a_job_file() -> None:
+    shown = config.json_schema()
+    for name, told in shown["properties"].items():
+        section = shown["$defs"].get(told.get("$ref", "").rpartition("/")[2])
+        if section:
+            some = {key: of["default"] for key, of in section["properties"].items() if "default" in of}
+            config.parse(document(**{name: {**some, **document().get(name, {})}}))
+        elif "default" in told:
+            config.parse(document(**{name: told["default"]}))
+
+
 def test_the_json_schema_in_conf_is_of_this_code() -> None:
     kept = json.loads((REPO / "conf" / "job.schema.json").read_text())
     assert kept == config.json_schema(), "run: daybreak schema > conf/job.schema.json"
