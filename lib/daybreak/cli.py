@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from daybreak import config as configuration
-from daybreak.errors import DaybreakError, first_line
+from daybreak.errors import DaybreakError, root_cause
 from daybreak.ops.report import Summary
 
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         logging.getLogger(__name__).debug("unexpected", exc_info=True)
         hint = "" if options.verbose else "\n  --verbose shows the stack trace"
-        print(f"daybreak: unexpected {type(error).__name__}: {first_line(error)}{hint}", file=sys.stderr)
+        print(f"daybreak: unexpected {type(error).__name__}: {root_cause(error)}{hint}", file=sys.stderr)
         return 1
 
 

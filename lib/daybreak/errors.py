@@ -13,6 +13,8 @@ DaybreakError                 1  the run failed
 
 from __future__ import annotations
 
+import re
+
 
 class DaybreakError(Exception):
     """A run that ends with a message for a person, not a stack trace.
@@ -84,3 +86,9 @@ class WorkerEndedError(ShardError):
 def first_line(error: BaseException) -> str:
     """What an error of a library says, without the stack trace or the plan that follows it."""
     return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def root_cause(error: BaseException) -> str:
+    """What lies at the bottom of an error, also of Spark's, whose first line names a call and no cause."""
+    named = re.findall(r"^(?:Caused by: )?([\w.$]+(?:Error|Exception)\b.*)$", str(error), re.MULTILINE)
+    return str(named[-1]) if named else first_line(error)

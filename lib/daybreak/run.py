@@ -164,9 +164,8 @@ def _worker_errors() -> Iterator[None]:
                 "a shard ended its Python worker at every attempt, and the job was ended",
                 fix="the finished shards are staged; the executors' log says what ended it (memory, as a rule)",
             ) from error
-        last = [line for line in text.splitlines() if re.match(r"^[\w.]*(Error|Exception)\b", line)]
         raise ShardError(
-            f"a shard failed every attempt, and the job was ended: {last[-1] if last else text.splitlines()[0]}",
+            f"a shard failed every attempt, and the job was ended: {errors.root_cause(error)}",
             fix="the finished shards are staged; mend the cause and run the same command to go on from there",
         ) from error
 
@@ -292,8 +291,8 @@ def _conclude(run: Run, status: str, told: str) -> None:
     try:
         counts = asdict(run.counts) if run.counts else {}
         run.log.conclude(run.run_id, status=status, error=told, ended_at=datetime.now(UTC), **counts)
-    except Exception:
-        log.warning("run %s: the run log could not be written", run.run_id, exc_info=True)
+    except Exception as error:
+        log.warning("run %s: the run log could not be written: %s", run.run_id, errors.root_cause(error))
 
 
 @contextmanager

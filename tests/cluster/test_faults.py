@@ -87,7 +87,7 @@ def test_staging_that_refuses_ends_the_run_and_the_same_command_goes_on(
         resource.prlimit(executor.pid, resource.RLIMIT_FSIZE, (0, 0))
     assert driver.done() == 1
     said = driver.err.read_text()
-    assert "a shard failed every attempt" in said
+    assert "a shard failed every attempt, and the job was ended: java.io.IOException: File too large" in said
     assert "Traceback" not in said
     assert not job.output.exists()
     survived = {file: file.stat().st_mtime_ns for file in job.files("staging/*/shards/part-*")}

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from daybreak import schema
-from daybreak.errors import DaybreakError, LeaseError
+from daybreak.errors import DaybreakError, LeaseError, root_cause
 from daybreak.schema import literal
 from daybreak.sink import tables
 from daybreak.storage import Storage
@@ -246,8 +246,8 @@ class Heartbeat:
                     log.warning("run %s: another driver has taken it over", self._run_id)
                     return
                 self._runlog.beat(self._run_id)
-            except Exception:
-                log.warning("run %s: a heartbeat could not be written", self._run_id, exc_info=True)
+            except Exception as error:
+                log.warning("run %s: a heartbeat could not be written: %s", self._run_id, root_cause(error))
 
     def __enter__(self) -> Heartbeat:
         self._thread.start()
