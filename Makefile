@@ -64,7 +64,7 @@ bench-score: venv ## the scoring core alone, no Spark and no JVM, on whatever de
 bench-resume: venv ## a resume with 9,990 of 10,000 shards staged: submit to first forward pass
 	$(PY) tests/benchmarks/resume.py
 
-faults: venv ## a driver killed in every phase, then kills at random moments over whole runs: SEED=1 RUNS=10
+faults: venv ## the faults that take minutes, then kills at random moments over whole runs: SEED=1 RUNS=10
 	$(PY) -m pytest -m night tests/cluster
 	PYTHONPATH=tests/spark $(PY) tests/cluster/campaign.py --seed $(or $(SEED),1) --runs $(or $(RUNS),10)
 

@@ -1,4 +1,7 @@
-"""Faults on a real cluster: drivers, executors, Python workers and machines that are killed; stores that refuse."""
+"""Faults on a real cluster: drivers, executors, Python workers and machines that are killed; stores that refuse.
+
+Most of them take minutes, and belong to the nights of `make faults`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pytest
 from cluster import Cluster, until
 from models import DOUBLE_IN, DOUBLE_OUT, Counted
@@ -76,6 +80,7 @@ def test_case_31_an_executor_a_python_worker_and_a_machine_are_killed(
     assert job.given() <= ROWS + 3 * SLOTS * job.largest() + 4 * AGAIN
 
 
+@pytest.mark.night
 def test_staging_that_refuses_ends_the_run_and_the_same_command_goes_on(
     cluster: Cluster, night: Callable[..., Night]
 ) -> None:
@@ -98,6 +103,7 @@ def test_staging_that_refuses_ends_the_run_and_the_same_command_goes_on(
     assert {file: file.stat().st_mtime_ns for file in survived} == survived
 
 
+@pytest.mark.night
 def test_of_two_submissions_one_runs_and_a_paused_driver_cannot_publish(
     cluster: Cluster, night: Callable[..., Night]
 ) -> None:
@@ -133,8 +139,11 @@ def beat(beats: Path, run_id: str, at: str) -> None:
     (beats / run_id).write_text(json.dumps({**told, "at": at}))
 
 
-def test_two_submissions_at_the_same_moment(cluster: Cluster, night: Callable[..., Night]) -> None:
+@pytest.mark.night
+def test_two_submissions_at_the_same_moment(cluster: Cluster, night: Callable[..., Night], tmp_path: Path) -> None:
     job = night(cluster)
+    # MLflow itself fails when two processes create its tables at once
+    mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db").search_experiments()
     drivers = [job.submit(), job.submit()]
     until(lambda: all(driver.poll() is not None for driver in drivers), seconds=900)
     codes = sorted(driver.returncode for driver in drivers)
