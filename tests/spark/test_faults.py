@@ -15,12 +15,15 @@ from typing import Any
 import pytest
 from delta.tables import DeltaTable
 from models import DOUBLE_IN, DOUBLE_OUT, Deadly, Double
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from daybreak import score
 from daybreak.errors import GateError
 from daybreak.ops.runlog import RunLog
+from daybreak.schema import Column
+from daybreak.sink import tables
 from daybreak.sink.tables import CONFLICTS
 
 Make = Callable[..., Any]
@@ -166,3 +169,37 @@ def test_staged_files_of_published_runs_go_after_their_retention(
         one.run_id for one in (first, second, third)
     }
     assert len(read(spark, first.output)) == 150
+
+
+def test_a_table_that_another_writer_has_begun_is_waited_for_and_one_that_it_left_is_finished(
+    spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_path: Path
+) -> None:
+    columns = (Column("id", "BIGINT", ""), Column("w", "STRING", ""))
+
+    def create(name: str, then: Callable[[Path], None]) -> list[float]:
+        place, waited = tmp_path / name, list[float]()
+
+        def other_goes_on(seconds: float) -> None:
+            waited.append(seconds)
+            if len(waited) == 2:
+                then(place)
+
+        tables.create(spark, str(place), columns, by_path=True, partition="w", sleep=other_goes_on)
+        made = DeltaTable.forPath(spark, str(place))
+        assert (made.toDF().columns, made.detail().first().partitionColumns) == (["id", "w"], ["w"])
+        return waited
+
+    (tmp_path / "begun" / "_delta_log").mkdir(parents=True)
+    made_elsewhere = spark.createDataFrame([], tables.struct(columns)).write.format("delta").partitionBy("w")
+    assert len(create("begun", lambda place: made_elsewhere.mode("append").save(str(place)))) == 2
+    (tmp_path / "left" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "left" / "_delta_log" / f".{0:020}.json.tmp").write_text("{}")
+    assert len(create("left", lambda _: None)) == 5
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "notes.txt").write_text("mine")
+    with pytest.raises(AnalysisException, match="is not a Delta table"):
+        create("foreign", lambda _: None)
+
+    document = job(table([(1, 1.0)], "id bigint, x double"), save_model(Double(), DOUBLE_IN, DOUBLE_OUT))
+    (Path(document["output"]["table"]) / "_delta_log").mkdir(parents=True)
+    assert [row.y for row in read(spark, score(document, spark=spark).output)] == [2.0]

@@ -46,7 +46,8 @@ class Target:
 
     def exists(self, spark: SparkSession) -> bool:
         if is_path(self.table):
-            return DeltaTable.isDeltaTable(spark, self.location)
+            begun = DeltaTable.isDeltaTable(spark, self.location)
+            return begun and not tables.half_made(Storage(spark, self.location))
         return spark.catalog.tableExists(self.table)
 
 
@@ -98,7 +99,8 @@ def _refuse_no_room(spark: SparkSession, target: Target) -> None:
     """Where the output table is not there yet, it must be possible to create it."""
     database, _, _ = target.table.rpartition(".")
     if is_path(target.table):
-        if Storage(spark, target.location).holds_anything():
+        folder = Storage(spark, target.location)
+        if folder.holds_anything() and not tables.half_made(folder):
             raise PreflightError(
                 f"output.table {target.location!r} holds files, and is no Delta table",
                 fix="name an empty or a new folder",

@@ -10,12 +10,14 @@ from typing import TypeVar
 
 from delta import exceptions as delta_errors
 from delta.tables import DeltaTable
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from daybreak import schema
 from daybreak.errors import DaybreakError, first_line
 from daybreak.schema import Column
+from daybreak.storage import Storage
 
 log = logging.getLogger(__name__)
 _R = TypeVar("_R")
@@ -32,6 +34,11 @@ CONFLICTS = (  # siblings in Python: not the subclasses of the first that they a
 _TXN_APP, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _AWKWARD = set(" ,;{}()\n\t=")
+_NO_TABLE_YET = (
+    "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION",
+    "DELTA_TABLE_NOT_FOUND",
+    "DELTA_MISSING_DELTA_TABLE",
+)
 
 
 def append_once(rows: DataFrame, path: str, *, app: str, version: int) -> None:
@@ -80,19 +87,41 @@ def create(
     by_path: bool,
     partition: str | None = None,
     properties: Mapping[str, str] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Create a Delta table of declared columns if there is none. Two that race end with one table."""
-    columns = list(columns)
+    """Create a Delta table of declared columns if there is none. Two that race end with one table.
+
+    A folder that another writer has only begun is waited for; one whose writer was killed then is made use of.
+    Raises AnalysisException where the folder holds other files.
+    """
+    columns, settings = list(columns), dict(properties or {})
+    if any(_AWKWARD & set(column.name) for column in columns):
+        settings["delta.columnMapping.mode"] = "name"
     builder = DeltaTable.createIfNotExists(spark)
     builder = builder.location(table) if by_path else builder.tableName(table)
     builder = builder.addColumns(struct(columns))
-    if any(_AWKWARD & set(column.name) for column in columns):
-        builder = builder.property("delta.columnMapping.mode", "name")
-    for name, value in (properties or {}).items():
+    for name, value in settings.items():
         builder = builder.property(name, value)
     if partition:
         builder = builder.partitionedBy(partition)
-    retried(builder.execute)
+    for wait in (0.5, 1, 2, 4, None):
+        try:
+            retried(builder.execute)
+            return
+        except AnalysisException as error:
+            if not by_path or not any(name in str(error) for name in _NO_TABLE_YET):
+                raise
+            if wait is None and not half_made(Storage(spark, table)):
+                raise
+        sleep(wait or 0)
+    empty = spark.createDataFrame([], struct(columns)).write.format("delta").mode("ignore").options(**settings)
+    retried(lambda: (empty.partitionBy(partition) if partition else empty).save(table))
+
+
+def half_made(storage: Storage) -> bool:
+    """Whether a folder holds the beginnings of a Delta table but no version of it, as a killed writer leaves it."""
+    begun = [folder.name for folder in storage.folders()] == ["_delta_log"]
+    return begun and not storage.files() and not storage.files("_delta_log")
 
 
 def struct(columns: Iterable[Column]) -> T.StructType:
