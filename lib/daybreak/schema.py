@@ -20,6 +20,7 @@ class Column:
 
 
 RESERVED = "__daybreak_"  # no column of a user may begin like this
+NULLS = "_null"  # ends the name of a column on the wire that says where the one without this end is null
 
 
 def quoted(name: str) -> str:

@@ -61,6 +61,13 @@ class Deadly(mlflow.pyfunc.PythonModel):
         return (model_input[["x"]] * 2).rename(columns={"x": "y"})
 
 
+class Same(mlflow.pyfunc.PythonModel):
+    """What ``n`` is, as a text."""
+
+    def predict(self, context, model_input, params=None):
+        return {"told": ["None" if str(n) == "<NA>" else str(n) for n in model_input["n"].tolist()]}
+
+
 class Length(mlflow.pyfunc.PythonModel):
     """Length of a text."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import mlflow
 import pytest
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-from models import DOUBLE_IN, DOUBLE_OUT, Choosing, Difference, Double, Unable
+from models import DOUBLE_IN, DOUBLE_OUT, Choosing, Difference, Double, Same, Unable
 from pyspark.sql import SparkSession
 
 from daybreak import config, run, score
@@ -273,6 +273,24 @@ def test_case_01_a_null_key_is_a_dead_letter_and_its_neighbour_is_exact(
     assert {row.id for row in read(spark, summary.output)} == {big, big - 1}
     [letter] = read(spark, f"{summary.output}_daybreak/dead_letters")
     assert (letter.key, letter.phase, letter.error_class) == ('{"id":null}', "key", "NullKey")
+
+
+def test_case_01_integers_beside_nulls_keep_every_digit_whatever_the_largest_of_them_is(
+    spark: SparkSession, table: Make, save_model: Make, job: Make
+) -> None:
+    """pandas makes such a column through float64, and looks at its largest value alone to see whether digits went."""
+    big = 2**53 + 1
+    signature = Schema([ColSpec(DataType.long, "n", required=False)])
+    rows = [(None, 1), (0, None), (-big, -big), (-big - 2, 2**60), (2**60, -big)]
+    document = job(
+        table(rows, "id bigint, n bigint", files=1),
+        save_model(Same(), signature, Schema([ColSpec(DataType.string, "told")])),
+        gates={"max_dead_fraction": 1.0},
+    )
+    summary = score(document, spark=spark)
+    assert (summary.rows_in, summary.rows_scored, summary.rows_dead) == (5, 4, 1)
+    told = {row.id: row.told for row in read(spark, summary.output)}
+    assert told == {key: "None" if n is None else str(n) for key, n in rows if key is not None}
 
 
 def test_case_09_inputs_are_taken_by_name_with_an_optional_one_absent_and_params_pass_through(

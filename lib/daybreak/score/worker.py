@@ -77,7 +77,7 @@ class Scorer:
         waiting: deque[_Frame] = deque()
 
         def windows() -> Iterator[pd.DataFrame]:
-            for frame in gather(itertools.chain((first,), frames), max_rows=self.window_rows):
+            for frame in gather(map(exact, itertools.chain((first,), frames)), max_rows=self.window_rows):
                 waiting.append(_Frame(frame, self.keys))
                 yield waiting[-1].inputs(self.features)
 
@@ -116,6 +116,16 @@ class Scorer:
         yield pipeline, lambda: {"precision": self.precision, "device": where, "batch": asdict(pipeline.learned)}
         if self.tokens is None and pipeline.learned != first:
             learned.remember(self.cache_dir, self.pin.digest, where, pipeline.learned)
+
+
+def exact(frame: pd.DataFrame) -> pd.DataFrame:
+    """A frame off the wire with the nulls of its 64-bit integers, which crossed beside them, in their place."""
+    masks = {name: name.removesuffix(schema.NULLS) for name in frame.columns if name.endswith(schema.NULLS)}
+    restored = {
+        name: pd.arrays.IntegerArray(frame[name].to_numpy("int64"), frame[mask].to_numpy(bool))
+        for mask, name in masks.items()
+    }
+    return frame.assign(**restored).drop(columns=list(masks)) if masks else frame
 
 
 class _Frame:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
-from daybreak.schema import RESERVED, Column, quoted
+from daybreak.schema import NULLS, RESERVED, Column, quoted
 from daybreak.source.preflight import Binding, Feature
 from daybreak.source.shards import SHARD, SKIP
 from daybreak.types import wire
@@ -54,12 +55,22 @@ def mark_scored(rows: DataFrame, binding: Binding, scored: DataFrame | None) -> 
 
 def on_the_wire(rows: DataFrame, binding: Binding) -> DataFrame:
     """What crosses to a worker: the shard, the keys as ``k0..``, the inputs as ``f0..``, their hash, and no more."""
-    return rows.where(~F.col(SKIP)).select(
+    sent = rows.where(~F.col(SKIP)).select(
         F.col(SHARD).alias("shard_id"),
         *(_encoded(key).alias(f"k{i}") for i, key in enumerate(binding.keys)),
         *(F.expr(feature.sql).alias(f"f{i}") for i, feature in enumerate(binding.features)),
         input_hash(binding.features).alias(HASH),
     )
+    return sent.select(*(column for field in sent.schema for column in _exact(field)))
+
+
+def _exact(field: T.StructField) -> list[SparkColumn]:
+    """A column as pandas takes it without loss. One of 64-bit integers with nulls it makes through float64, and of the
+    digits lost it looks at the largest value only; so zeros cross for the nulls, and beside them which they are."""
+    column = F.col(field.name)
+    if not isinstance(field.dataType, T.LongType) or not field.nullable or field.name == HASH:
+        return [column]
+    return [F.coalesce(column, F.lit(0)).cast("bigint").alias(field.name), column.isNull().alias(field.name + NULLS)]
 
 
 def _encoded(key: Column) -> SparkColumn:

@@ -294,11 +294,19 @@ def frames(case: Case, one: Scorer, shard: int) -> Iterator[pd.DataFrame]:
         for i, field in enumerate(one.features[1:], start=1):
             cells = [on_the_wire(field, case.cells[field.name][row]) for row in part]
             columns.append((f"f{i}", KINDS[field.name].spark, pa.array(cells, KINDS[field.name].arrow)))
+        columns = [sent for column in columns for sent in exactly(*column)]
         columns.append(("input_hash", T.LongType(), pa.array([-row for row in part], LONG)))
         batch = pa.RecordBatch.from_arrays([values for *_, values in columns], names=[name for name, *_ in columns])
         table = T.StructType([T.StructField(name, type_) for name, type_, _ in columns])
         series = ArrowBatchTransformer.to_pandas(batch, "UTC", table, prefer_int_ext_dtype=True)
         yield pd.concat(series, axis=1)
+
+
+def exactly(name: str, kind: T.DataType, values: pa.Array) -> list[tuple[str, T.DataType, pa.Array]]:
+    """As selection.on_the_wire sends 64-bit integers: zeros for the nulls, and where they are."""
+    if not isinstance(kind, T.LongType):
+        return [(name, kind, values)]
+    return [(name, kind, values.fill_null(0)), (f"{name}_null", T.BooleanType(), values.is_null())]
 
 
 def on_the_wire(field: Field, value: Any) -> Any:

@@ -161,10 +161,10 @@ def test_case_14_a_row_that_always_exhausts_memory_does_not_make_all_later_batch
             return super().forward(batch)
 
     model = Poisoned()
-    texts: list[str | None] = ["!oom", *["good"] * 127]
+    texts: list[str | None] = ["!oom", *["good"] * 639]
     results = list(Pipeline(model, SPEC, tokens=512).run(windows(texts, 64)))
-    assert [len(result.predictions) for result in results] == [63, 64]
-    assert model.batches[-1][0] == 64
+    assert [len(result.predictions) for result in results] == [63, *[64] * 9]
+    assert model.batches[-1][0] == 64  # the first ones are cut while the row's own batches are still being halved
 
 
 def test_case_14_the_budget_stays_under_the_cost_that_failed() -> None:
@@ -214,7 +214,7 @@ def test_runtime_errors_of_the_allocators_count_as_out_of_memory(message: str) -
     pipeline = Pipeline(Full(), SPEC, tokens=64)
     (result,) = pipeline.run(windows(["x"] * 64, 64))
     assert len(result.predictions) == 64
-    assert pipeline._budget.ceiling == 8
+    assert pipeline._budget.ceiling in (5, 6, 7, 8)  # below 8 if it has tried to come back up by then
 
 
 @pytest.mark.parametrize(
