@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -115,7 +114,7 @@ def resumed(folder: Path) -> tuple[float, dict[str, Any]]:
     """Seconds from submit to the first forward pass, and the summary."""
     command = [ROOT / "spark-submit.sh", "--env", "local", "jobs/score.py", "--config", folder / "job.yaml", "--json"]
     began, first = time.monotonic(), 0.0
-    process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True, cwd=ROOT, env={**os.environ})
+    process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     while process.poll() is None and not first:
         first = time.monotonic() - began if (folder / "asked").exists() else 0.0
         time.sleep(0.01)

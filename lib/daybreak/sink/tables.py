@@ -120,8 +120,9 @@ def create(
 
 def half_made(storage: Storage) -> bool:
     """Whether a folder holds the beginnings of a Delta table but no version of it, as a killed writer leaves it."""
-    begun = [folder.name for folder in storage.folders()] == ["_delta_log"]
-    return begun and not storage.files() and not storage.files("_delta_log")
+    if not storage.exists("_delta_log") or storage.files("_delta_log"):  # first: of a table, that is the short listing
+        return False
+    return [folder.name for folder in storage.folders()] == ["_delta_log"] and not storage.files()
 
 
 def struct(columns: Iterable[Column]) -> T.StructType:

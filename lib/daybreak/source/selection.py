@@ -68,9 +68,9 @@ def _exact(field: T.StructField) -> list[SparkColumn]:
     """A column as pandas takes it without loss. One of 64-bit integers with nulls it makes through float64, and of the
     digits lost it looks at the largest value only; so zeros cross for the nulls, and beside them which they are."""
     column = F.col(field.name)
-    if not isinstance(field.dataType, T.LongType) or not field.nullable or field.name == HASH:
+    if not isinstance(field.dataType, T.LongType) or not field.nullable:
         return [column]
-    return [F.coalesce(column, F.lit(0)).cast("bigint").alias(field.name), column.isNull().alias(field.name + NULLS)]
+    return [F.coalesce(column, F.lit(0)).alias(field.name), column.isNull().alias(field.name + NULLS)]
 
 
 def _encoded(key: Column) -> SparkColumn:

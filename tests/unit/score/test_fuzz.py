@@ -306,7 +306,7 @@ def exactly(name: str, kind: T.DataType, values: pa.Array) -> list[tuple[str, T.
     """As selection.on_the_wire sends 64-bit integers: zeros for the nulls, and where they are."""
     if not isinstance(kind, T.LongType):
         return [(name, kind, values)]
-    return [(name, kind, values.fill_null(0)), (f"{name}_null", T.BooleanType(), values.is_null())]
+    return [(name, kind, values.fill_null(0)), (f"{name}{schema.NULLS}", T.BooleanType(), values.is_null())]
 
 
 def on_the_wire(field: Field, value: Any) -> Any:
