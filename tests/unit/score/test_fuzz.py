@@ -53,8 +53,9 @@ INT = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(max_size=4)
 FLOAT = st.floats(width=32, allow_nan=False)
 MICROS = st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999))
-STRUCT = Object([Property("a", DataType.long), Property("b", DataType.string, required=False)])
-S = T.StructType([T.StructField("a", T.LongType()), T.StructField("b", T.StringType())])
+OPTIONAL = [Property("b", DataType.string, required=False), Property("c", DataType.long, required=False)]
+STRUCT = Object([Property("a", DataType.long), *OPTIONAL])
+S = T.StructType().add("a", T.LongType()).add("b", T.StringType()).add("c", T.LongType())
 KINDS = {
     "long": Kind(DataType.long, LONG, T.LongType(), INT),
     "integer": Kind(DataType.integer, pa.int32(), T.IntegerType(), st.integers(-(2**31), 2**31 - 1)),
@@ -81,9 +82,15 @@ KINDS = {
     ),
     "struct": Kind(
         STRUCT,
-        pa.struct([("a", LONG), ("b", STRING)]),
+        pa.struct([("a", LONG), ("b", STRING), ("c", LONG)]),
         S,
-        st.fixed_dictionaries({"a": st.none() | INT, "b": st.none() | TEXT}),
+        st.fixed_dictionaries({"a": st.none() | INT, "b": st.none() | TEXT, "c": st.none() | INT}),
+    ),
+    "structs": Kind(
+        Array(STRUCT),
+        pa.list_(pa.struct([("a", LONG), ("b", STRING), ("c", LONG)])),
+        T.ArrayType(S),
+        st.lists(st.fixed_dictionaries({"a": INT, "b": st.none() | TEXT, "c": st.none() | INT}), max_size=2),
     ),
     "map": Kind(
         Map(DataType.long),
@@ -208,6 +215,8 @@ def does_not_fit(name: str, value: Any) -> str:
         fits = all(text is not None for texts in value for text in texts)
     elif name == "struct":
         fits = value["a"] is not None
+    elif name == "structs":
+        fits = True
     else:
         inside = list(value.values()) if name == "map" else value
         fits = name not in ("longs", "map") or None not in inside
