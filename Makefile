@@ -5,6 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 LOCK := requirements/constraints.txt
 STAMP := $(VENV)/.installed
+BENCH := .venv-bench
 TESTS := $(wildcard $(addprefix tests/,cluster browser spark unit))  # the longest first
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -17,14 +18,21 @@ help: ## this list
 venv: $(STAMP) ## builds .venv (Python 3.11) from requirements/constraints.txt; nothing to do while that is unchanged
 
 # Rebuilt when the lock or setup.py changes. uv comes from PyPI by pip, in the version that the lock names.
-$(STAMP): $(LOCK) setup.py
+define install
 	@python=$$(command -v $(PYTHON) || command -v python3) || { echo "no $(PYTHON) and no python3 on PATH: install Python 3.11" >&2; exit 2; }; \
 	"$$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$$python is not Python 3.11: make venv PYTHON=/path/to/python3.11" >&2; exit 2; }; \
-	[ -x $(PY) ] || "$$python" -m venv $(VENV)
-	$(PY) -m pip install --quiet "$$(grep -E '^uv==' $(LOCK))"
-	$(PY) -m uv pip install --quiet --python $(PY) --requirement $(LOCK)
-	$(PY) -m uv pip install --quiet --python $(PY) --no-deps --no-build-isolation --editable .
-	@touch $(STAMP)
+	[ -x $(@D)/bin/python ] || "$$python" -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet "$$(grep -E '^uv==' $<)"
+	$(@D)/bin/python -m uv pip install --quiet --python $(@D)/bin/python --requirement $<
+	$(@D)/bin/python -m uv pip install --quiet --python $(@D)/bin/python --no-deps --no-build-isolation --editable .
+	@touch $@
+endef
+
+$(STAMP): $(LOCK) setup.py
+	$(install)
+
+$(BENCH)/.installed: requirements/bench.txt setup.py
+	$(install)
 
 demo: venv ## embeds 3,000 real documents with MiniLM and answers a search from the table
 	./spark-submit.sh --env local jobs/prepare_demo.py docs
@@ -55,8 +63,8 @@ format: venv ## mends what ruff can mend
 	$(PY) -m ruff check --fix
 	$(PY) -m ruff format
 
-bench: venv ## the peers on the same rows, on demand (tests/benchmarks)
-	$(PY) tests/benchmarks/run.py
+bench: $(BENCH)/.installed ## the peers on the same rows, on demand (tests/benchmarks), in an environment of their own
+	$(BENCH)/bin/python tests/benchmarks/run.py $(ARGS)
 
 bench-score: venv ## the scoring core alone, no Spark and no JVM, on whatever device is here, in minutes
 	$(PY) tests/benchmarks/score_core.py
@@ -71,8 +79,9 @@ faults: venv ## the faults that take minutes, then kills at random moments over 
 timeline: venv ## docs/dynamic-allocation.png, from a run on a cluster of this machine
 	DAYBREAK_TIMELINE=docs/dynamic-allocation.png $(PY) -m pytest tests/cluster/test_cluster.py
 
-lock: venv ## requirements/constraints.txt from requirements/dev.in; UPGRADE=1 takes the newest versions
+lock: venv ## the two lists in requirements/ from their .in; UPGRADE=1 takes the newest versions
 	$(PY) -m uv pip compile --quiet --no-header --python-version 3.11 $(if $(UPGRADE),--upgrade) --output-file $(LOCK) requirements/dev.in
+	$(PY) -m uv pip compile --quiet --no-header --python-version 3.11 --constraint $(LOCK) --output-file requirements/bench.txt requirements/bench.in
 
 wheel: venv ## dist/daybreak-*.whl
 	rm -rf build/lib build/bdist.*

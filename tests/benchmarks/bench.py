@@ -1,4 +1,4 @@
-"""What every contender gets and gives. Each measures its own work, less start-up: JVM, model, workers."""
+"""What every contender gets and gives. Each measures its own work, less start-up: JVM, workers, model."""
 
 from __future__ import annotations
 
@@ -45,20 +45,26 @@ class Ground:
         return pd.read_parquet(self.folder / "docs.parquet")["text"].to_list()
 
     def empty(self, name: str) -> str:
-        """A path for output that nothing is at yet."""
+        """A path for output that nothing is at yet; nor is a job's state beside it."""
         target = self.folder / "out" / name
-        for old in target.parent.glob(f"{name}*"):  # the state that lies beside a table as well
-            shutil.rmtree(old)
+        for old in (target, target.with_name(f"{name}_daybreak")):
+            shutil.rmtree(old, ignore_errors=True)
         return str(target)
+
+    def copied(self, name: str, *, start: str) -> str:
+        """A path for output that a copy of the table `start` is at."""
+        target = self.empty(name)
+        shutil.copytree(self.folder / start, target)
+        return target
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One run of a contender. `scoring` and `whole` are wall seconds; what writes nothing has no `whole`."""
+    """One run of a contender: wall seconds from the rows to the written table, or to the last score where nothing is
+    written."""
 
     rows: int
-    scoring: float
-    whole: float | None = None
+    seconds: float
     facts: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -73,6 +79,18 @@ class Contender:
     label: str
     run: Callable[[Ground], Measured]
     gives: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Regime:
+    """A kind of work, and those who compete in it. `fill` makes its rows and models, once."""
+
+    name: str
+    unit: str
+    about: str
+    rows: int
+    fill: Callable[[Ground, int], None]
+    contenders: tuple[Contender, ...]
 
 
 class Watch:

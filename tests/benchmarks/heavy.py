@@ -1,14 +1,14 @@
-"""The heavy regime: text embedding, MiniLM in fp32. A contender is a function and a line in CONTENDERS."""
+"""The heavy regime: text embedding, MiniLM in fp32. A contender is a function and a line in HEAVY."""
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
-from bench import CORES, GUARANTEES, MAX_LENGTH, TOKENS, Contender, Ground, Measured, timed
-from prepare import PEER
-
-A_FEW = "pmod(hash(doc_id), 16) = 0"  # for the warm-up: every worker has loaded its model afterwards
+import heavy_peers as peers
+import prepare
+from bench import CORES, GUARANTEES, MAX_LENGTH, TOKENS, Contender, Ground, Measured, Regime, timed
 
 
 def run_limit(ground: Ground) -> Measured:
@@ -38,7 +38,7 @@ def run_limit(ground: Ground) -> Measured:
         embed(texts[:64])
         with timed() as watch:
             computed, useful = embed(texts)
-    return Measured(len(texts), watch.seconds, facts={"padding": 1 - useful / computed})
+    return Measured(len(texts), watch.seconds, {"padding": 1 - useful / computed})
 
 
 def batches(order: list[int], length: list[int], *, budget: int) -> list[list[int]]:
@@ -51,26 +51,32 @@ def batches(order: list[int], length: list[int], *, budget: int) -> list[list[in
     return cut
 
 
-def run_daybreak(ground: Ground) -> Measured:
+def run_daybreak(ground: Ground, *, precision: str = "fp32") -> Measured:
     """The real job with everything on. What it says of itself is read here and nowhere else."""
     import session
 
     import daybreak
 
     spark = session.spark()
-    daybreak.score(daybreak_job(ground, "warm-up", where=A_FEW), spark=spark, show=False)
+    daybreak.score(job(ground, "warm-up", precision, where=session.A_FEW), spark=spark, show=False)
     with timed() as watch:
-        summary = daybreak.score(daybreak_job(ground, "daybreak"), spark=spark, show=False)
+        summary = daybreak.score(job(ground, "daybreak", precision), spark=spark, show=False)
     if summary.rows_scored != summary.rows_in:
         raise SystemExit(f"daybreak scored {summary.rows_scored} of {summary.rows_in} rows")
-    return Measured(summary.rows_scored, summary.timing["score"], watch.seconds, {"timing": summary.timing})
+    facts = receipts(spark, f"{ground.folder}/out/daybreak_daybreak/shards")
+    return Measured(summary.rows_scored, watch.seconds, {"timing": summary.timing, **facts})
 
 
-def daybreak_job(ground: Ground, name: str, *, where: str | None = None) -> dict[str, Any]:
+def run_daybreak_auto(ground: Ground) -> Measured:
+    """bf16 where the device computes it and the model's scores stay near, else fp32: the run says which."""
+    return run_daybreak(ground, precision="auto")
+
+
+def job(ground: Ground, name: str, precision: str, *, where: str | None = None) -> dict[str, Any]:
     return {
         "name": f"bench-{name}",
         "input": {"table": ground.docs, "key": ["doc_id"], "where": where},
-        "model": {"uri": "models:/minilm@champion"},
+        "model": {"uri": "models:/minilm@champion", "precision": precision},
         "batch": {"tokens": TOKENS, "window_rows": 4096},
         "shards": {"by": "key", "rows": 125 if where else 1000},
         "output": {"table": ground.empty(name), "mode": "history"},
@@ -78,40 +84,38 @@ def daybreak_job(ground: Ground, name: str, *, where: str | None = None) -> dict
     }
 
 
-def run_spark_udf(ground: Ground) -> Measured:
-    """MLflow's documented way, at its best here: this environment, and one partition a core in one Arrow batch,
-    so that `encode` sorts as many rows by length as it can. In local mode MLflow loads the model again in every task
-    (one a core here); that is start-up, so a load, measured on the driver, is taken off."""
-    import mlflow
-    import session
-
-    mlflow.set_tracking_uri(ground.tracking_uri)
-    uri = f"models:/{PEER}@champion"
-    spark = session.spark()
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")  # Spark's default
-    docs = spark.read.format("delta").load(ground.docs)
-    embed = mlflow.pyfunc.spark_udf(spark, uri, result_type="array<float>", env_manager="local")
-
-    def score(name: str, rows: Any) -> float:
-        scored = rows.repartition(CORES).select("doc_id", embed("text").alias("embedding"))
-        target = ground.empty(name)
-        with timed() as watch:
-            scored.write.format("delta").save(target)
-        return watch.seconds
-
-    score("spark_udf-warm-up", docs.where(A_FEW))
-    path = mlflow.artifacts.download_artifacts(uri)
-    mlflow.pyfunc.load_model(path)
-    with timed() as load:
-        mlflow.pyfunc.load_model(path)
-    seconds = score("spark_udf", docs) - load.seconds
-    return Measured(docs.count(), seconds, seconds, {"load_seconds_taken_off": load.seconds})
+def receipts(spark: Any, path: str) -> dict[str, Any]:
+    """What the workers say of themselves: device busy, padding, precision."""
+    told = [json.loads(row.receipt) for row in spark.read.format("delta").load(path).select("receipt").collect()]
+    total = {name: sum(one[name] for one in told) for name in ("forward_seconds", "tokens_useful", "tokens_computed")}
+    wall = sum(one["ended"] - one["began"] - one["load_seconds"] for one in told)
+    return {
+        "device_busy": total["forward_seconds"] / wall,
+        "padding": 1 - total["tokens_useful"] / total["tokens_computed"],
+        "precision": told[0]["precision"],
+    }
 
 
-CONTENDERS = (
-    Contender("limit", "limit: bare sorted loop, no Spark, nothing written", run_limit),
-    Contender("daybreak", "daybreak: the real job", run_daybreak, gives=GUARANTEES),
-    Contender("spark_udf", "mlflow spark_udf, sentence-transformers", run_spark_udf),
+HEAVY = Regime(
+    name="heavy",
+    unit="docs",
+    about="docstrings, MiniLM fp32",
+    rows=4000,
+    fill=prepare.fill,
+    contenders=(
+        Contender("limit", "limit: bare sorted loop, no Spark, nothing written", run_limit),
+        Contender("daybreak", "daybreak: the real job", run_daybreak, gives=GUARANTEES),
+        Contender("daybreak_auto", "daybreak, precision: auto", run_daybreak_auto, gives=GUARANTEES),
+        Contender("spark_udf", "mlflow spark_udf, sentence-transformers", peers.run_spark_udf),
+        Contender("predict_batch_udf", "pyspark predict_batch_udf, batches of 32", peers.run_predict_batch_udf),
+        Contender(
+            "streaming", "availableNow + foreachBatch MERGE, spark_udf", peers.run_streaming, gives=peers.STREAMING
+        ),
+        Contender("sentence_transformers", "sentence-transformers alone, nothing written", peers.run_alone),
+        Contender("distribatch", "distribatch on Spark, with its checkpoint", peers.run_distribatch, gives=peers.WAVES),
+        Contender("ray", "Ray Data, one actor, to Parquet", peers.run_ray),
+        Contender("daft", "Daft, two processes, to Parquet", peers.run_daft),
+    ),
 )
 
 os.environ["HF_HUB_OFFLINE"] = "1"

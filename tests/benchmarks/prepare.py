@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PEER = "minilm-sentence-transformers"
 
 
-def fill(ground: Ground, *, rows: int) -> None:
+def fill(ground: Ground, rows: int) -> None:
     sys.path.insert(0, str(ROOT / "jobs"))
     import prepare_demo
     import session
