@@ -47,6 +47,8 @@ def test_each_row_is_scored_once_and_five_that_raise_are_dead_letters(
     assert {key: row.y for key, row in scores.items()} == {i: 2.0 * i for i in range(1000) if float(i) not in poison}
     assert {(row.window, row.run_id, row.input_version) for row in scores.values()} == {("w1", summary.run_id, "0")}
     assert {row.model_version for row in scores.values()} == {summary.model_version}
+    files = spark.read.format("delta").load(summary.output).inputFiles()
+    assert len(files) > 1, "one task has written the whole window"
 
     dead = read(spark, f"{summary.output}_daybreak/dead_letters")
     assert {row.key: row.message for row in dead} == {f'{{"id":{int(x)}}}': f"cannot score {x}" for x in poison}

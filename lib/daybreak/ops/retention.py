@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import Row
-from pyspark.sql import functions as F
 
 from daybreak.ops import runlog
 from daybreak.ops.runlog import RunLog
@@ -46,7 +45,7 @@ def sweep(logbook: RunLog, job: str, *, now: datetime, retention: timedelta, res
     """
     try:
         left = {folder.name: folder for folder in logbook.storage.folders("staging")}
-        rows = logbook.runs().orderBy(F.desc("started_at")).collect()
+        rows = runlog.newest_first(logbook.runs().collect())
         over = spent([row for row in rows if row.job == job], now=now, retention=retention, resume_within=resume_within)
         over = [one for one in over if one in left]
         over += nameless(left.values(), {row.run_id for row in rows}, now=now, retention=retention)

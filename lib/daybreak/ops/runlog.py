@@ -81,6 +81,11 @@ def is_alive(holder: Holder, beat: datetime | None, *, here: Holder, now: dateti
     return beat is not None and now - beat < STALE_AFTER
 
 
+def newest_first(runs: Iterable[Row]) -> list[Row]:
+    """Sorted here: a few rows are not worth the jobs of a sort in Spark."""
+    return sorted(runs, key=lambda row: row.started_at, reverse=True)
+
+
 def next_epoch(runs: Iterable[Row]) -> int:
     """The epoch of a job's next holder."""
     return max((row.epoch for row in runs), default=0) + 1
@@ -124,12 +129,15 @@ class RunLog:
 
     def find(self, run_id: str) -> Row:
         """One run's row. Raises DaybreakError that lists the newest runs when there is none of that name."""
-        row = self.runs().where(F.col("run_id") == run_id).first() if self.exists() else None
+        row = self._row(run_id) if self.exists() else None
         if row is None:
             known = self.newest(5) if self.exists() else []
             listed = ", ".join(one.run_id for one in known) or "none yet"
             raise DaybreakError(f"there is no run {run_id!r} in {self.at('runs')}", fix=f"the newest runs: {listed}")
         return row
+
+    def _row(self, run_id: str) -> Row | None:
+        return next(iter(self.runs().where(F.col("run_id") == run_id).collect()), None)
 
     def newest(self, count: int) -> list[Row]:
         return self.runs().orderBy(F.desc("started_at")).limit(count).collect()
@@ -138,7 +146,7 @@ class RunLog:
         """The job's runs, newest first; none where there is no run log yet."""
         if not self.exists():
             return []
-        return self.runs().where(F.col("job") == job).orderBy(F.desc("started_at")).collect()
+        return newest_first(self.runs().where(F.col("job") == job).collect())
 
     # -- the lease
 
@@ -178,7 +186,7 @@ class RunLog:
         self.beat(run_id)  # not before: the beat of who came too late would end the winner's
 
     def _held(self, run_id: str, holder: str) -> None:
-        row = self.runs().where(F.col("run_id") == run_id).first()
+        row = self._row(run_id)
         if row is None or row.holder != holder:
             raise LeaseError("another driver took the job's lease at the same moment", fix="see daybreak runs")
 

@@ -77,4 +77,6 @@ def _settings(batch_rows: int) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         # staging never changes, so MERGE need not copy its source first
         "spark.databricks.delta.merge.materializeSource": "none",
+        # a window is one partition of the output, and all rows of a MERGE would go through one task
+        "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",
     }

@@ -191,7 +191,7 @@ def _merge(spark: SparkSession, rows: DataFrame, target: Target, source: Provena
     on = [f"t.{quoted(key.name)} = s.{quoted(key.name)}" for key in target.keys]
     values: dict[str, Any] = {quoted(column.name): f"s.{quoted(column.name)}" for column in target.columns}
     there = table.toDF().alias("t")
-    if (there.where(window) if target.history else there).limit(1).count() == 0:
+    if (there.where(window) if target.history else there).isEmpty():
         merge = table.alias("t").merge(_only_scored(rows).alias("s"), _both(on, window, target))
         clauses = merge.whenNotMatchedInsert(values=values)
     else:

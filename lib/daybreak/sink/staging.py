@@ -8,6 +8,7 @@ task commit. So what survives a killed driver is whole shards, and a shard is do
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,7 +62,7 @@ class Staging:
                 fix="--fresh starts a new run; retention in the job file says how long staged files are kept",
             )
         plan = self.spark.read.schema(schema.ddl(schema.PLAN)).parquet(self.storage.at("plan"))
-        return [row.asDict() for row in plan.orderBy("shard_id").collect()]
+        return sorted((row.asDict() for row in plan.collect()), key=lambda shard: shard["shard_id"])
 
     # -- the shards
 
@@ -87,10 +88,12 @@ class Staging:
 
     def counts(self, receipts: Iterable[Receipt]) -> dict[int, dict[str, int]]:
         """Rows of each kind that are staged for each shard: counted, not believed from a receipt."""
-        counted = self.rows(receipts, (), ()).groupBy("shard_id", "kind").count().collect()
-        shards: dict[int, dict[str, int]] = {}
+        rows = self._read((), ()).where(F.col("kind") != schema.RECEIPT)
+        counted = rows.groupBy("attempt", "shard_id", "kind").count().collect()
+        attempts, shards = {receipt.attempt for receipt in receipts}, defaultdict[int, dict[str, int]](dict)
         for row in counted:
-            shards.setdefault(row["shard_id"], {})[row["kind"]] = row["count"]
+            if row["attempt"] in attempts:
+                shards[row["shard_id"]][row["kind"]] = row["count"]
         return shards
 
     def _read(self, key_types: Sequence[str], predictions: Sequence[str]) -> DataFrame:

@@ -139,13 +139,12 @@ def cut(rows: DataFrame, plan: Plan, binding: Binding, splits: Sequence[Split]) 
         return [Shard(i, split.path, split.start, split.rows, 0, split.cost) for i, split in enumerate(splits)]
     skipped = F.sum(F.col(SKIP).cast("long")).alias(_SKIPPED)
     costs = F.sum(F.when(F.col(SKIP), 0).otherwise(cost(binding.features))).alias(_COST)
-    counted = (
-        rows.groupBy(bucket(binding.keys, plan.count).alias(SHARD))
-        .agg(F.count(F.lit(1)).alias(_ROWS), skipped, costs)
-        .orderBy(SHARD)
-        .collect()
-    )
-    return [Shard(row[SHARD], None, None, row[_ROWS], row[_SKIPPED], row[_COST]) for row in counted]
+    grouped = rows.groupBy(bucket(binding.keys, plan.count).alias(SHARD))
+    counted = grouped.agg(F.count(F.lit(1)).alias(_ROWS), skipped, costs).collect()
+    return [
+        Shard(row[SHARD], None, None, row[_ROWS], row[_SKIPPED], row[_COST])
+        for row in sorted(counted, key=lambda row: row[SHARD])
+    ]
 
 
 def assign(rows: DataFrame, plan: Plan, keys: Sequence[Column], outstanding: Sequence[Shard]) -> DataFrame:
