@@ -10,7 +10,7 @@ TESTS := $(wildcard $(addprefix tests/,cluster browser spark unit))  # the longe
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-churn test test-unit fuzz lint format bench bench-score bench-resume faults timeline lock wheel clean
+.PHONY: help venv demo demo-churn test test-unit fuzz lint format bench bench-score bench-resume bench-growth bench-stragglers faults timeline lock wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +71,12 @@ bench-score: venv ## the scoring core alone, no Spark and no JVM, on whatever de
 
 bench-resume: venv ## a resume with 9,990 of 10,000 shards staged: submit to first forward pass
 	$(PY) tests/benchmarks/resume.py
+
+bench-growth: $(BENCH)/.installed ## time and memory over 0.1, 1 and 10 million light rows
+	$(BENCH)/bin/python tests/benchmarks/growth.py
+
+bench-stragglers: venv ## one block of very long documents, cut by file and by cost
+	$(PY) tests/benchmarks/stragglers.py
 
 faults: venv ## the faults that take minutes, then kills at random moments over whole runs: SEED=1 RUNS=10
 	$(PY) -m pytest -m night tests/cluster

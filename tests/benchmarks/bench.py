@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -67,9 +66,6 @@ class Measured:
     seconds: float
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "peak_rss_mb": _peak_mb()}
-
 
 @dataclass(frozen=True)
 class Contender:
@@ -102,9 +98,3 @@ def timed() -> Iterator[Watch]:
     watch, began = Watch(), perf_counter()
     yield watch
     watch.seconds = perf_counter() - began
-
-
-def _peak_mb() -> int:
-    """The largest process of this contender: the driver or one of the Python workers."""
-    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return max(resource.getrusage(one).ru_maxrss for one in who) // 1024

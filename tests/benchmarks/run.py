@@ -15,6 +15,9 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -84,10 +87,38 @@ def in_a_process(regime: Regime, ground: Ground, name: str, *, rows: int) -> dic
         words = [word for option in {**options, "--result": result}.items() for word in option]
         with log.open("w") as output:
             command = list(map(str, (sys.executable, HERE, *words)))
-            ended = subprocess.run(command, stdout=output, stderr=output, cwd=ROOT, check=False)
-        if ended.returncode:
-            sys.exit(f"{name} failed with exit code {ended.returncode}:\n{log.read_text()[-4000:]}")
-        return json.loads(result.read_text())
+            process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT)
+            peak = watched(process)
+        if process.returncode:
+            sys.exit(f"{name} failed with exit code {process.returncode}:\n{log.read_text()[-4000:]}")
+        return {**json.loads(result.read_text()), "peak_mb": peak}
+
+
+def watched(process: subprocess.Popen[bytes]) -> dict[str, int]:
+    """Wait for a process. Returns the peak resident MB of its largest Python process and of its JVM."""
+    peak = {"python": 0, "java": 0}
+    while process.poll() is None:
+        for command, size in family(process.pid):
+            kind = "java" if command.endswith("java") else "python"
+            peak[kind] = max(peak[kind], size)
+        time.sleep(0.2)
+    return peak
+
+
+def family(root: int) -> list[tuple[str, int]]:
+    """Program and peak resident MB of a process and of all that it has started."""
+    parents, found = {}, {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, KeyError):  # it has ended, or is a thread of the kernel's
+            pairs = (line.split(":", 1) for line in (entry / "status").read_text().splitlines())
+            facts = {key: value.split() for key, value in pairs}
+            program = (entry / "cmdline").read_bytes().split(b"\0")[0].decode()
+            parents[int(entry.name)] = int(facts["PPid"][0])
+            found[int(entry.name)] = (program, int(facts["VmHWM"][0]) // 1024)
+    members = {root}
+    while more := {pid for pid, parent in parents.items() if parent in members} - members:
+        members |= more
+    return [found[pid] for pid in members if pid in found]
 
 
 def step(asked: argparse.Namespace) -> None:
@@ -97,7 +128,7 @@ def step(asked: argparse.Namespace) -> None:
         asked.result.write_text("{}")
         return
     (contender,) = (one for one in regime.contenders if one.name == asked.step)
-    write(asked.result, contender.run(ground).as_dict())
+    write(asked.result, asdict(contender.run(ground)))
 
 
 def write(path: Path, report: dict[str, Any]) -> None:
@@ -125,7 +156,7 @@ def summarized(measured: dict[str, list[dict[str, Any]]], *, rows: int) -> dict[
 
 def table(regime: Regime, chosen: list[Contender], report: dict[str, Any]) -> str:
     """The numbers, and what each contender gives for them."""
-    head = (regime.name, f"{regime.unit}/s", "lowest-highest", "of limit", "peak MB", *GUARANTEES)
+    head = (regime.name, f"{regime.unit}/s", "lowest-highest", "of limit", "worker MB", *GUARANTEES)
     body = [head, *(line(one, report) for one in chosen)]
     widths = [max(map(len, column)) for column in zip(*body, strict=True)]
     return "\n".join("  ".join(map(str.ljust, cells, widths)).rstrip() for cells in body)
@@ -134,7 +165,7 @@ def table(regime: Regime, chosen: list[Contender], report: dict[str, Any]) -> st
 def line(one: Contender, report: dict[str, Any]) -> tuple[str, ...]:
     rate, limit = report["rows_per_s"][one.name], report["rows_per_s"].get("limit")
     low, high = report["spread"][one.name]
-    peak = median(run["peak_rss_mb"] for run in report["runs"][one.name])
+    peak = median(run["peak_mb"]["python"] for run in report["runs"][one.name])
     return (
         *(one.label, f"{rate:,.1f}", f"{low:,.1f}-{high:,.1f}"),
         *(f"{rate / limit:.2f}" if limit else "", f"{peak:,.0f}"),

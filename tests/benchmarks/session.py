@@ -15,10 +15,10 @@ A_FEW = "pmod(hash(doc_id), 16) = 0"  # for the warm-up: every worker has loaded
 EXCLUDES = "org.apache.hadoop:hadoop-client-api,org.apache.hadoop:hadoop-client-runtime"
 
 
-def spark() -> SparkSession:
+def spark(more: dict[str, str] | None = None) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else the workers are whatever python3 is on PATH
     builder = SparkSession.builder.appName("benchmark")
-    for key, value in {**local_conf(), **ours()}.items():
+    for key, value in {**local_conf(), **ours(), **(more or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

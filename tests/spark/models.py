@@ -225,6 +225,8 @@ class Mixed(mlflow.pyfunc.PythonModel):
 
     def predict(self, context, model_input, params=None):
         rows = model_input.to_dict("records")
+        if not all(type(row["v"]) is list and type(row["s"]) is dict for row in rows):
+            raise TypeError("an array is no list, or a struct no dict")
         return {
             "y": [row["n"] + row["amount"] + sum(row["v"]) + row["s"]["a"] for row in rows],
             "told": [f"{row['day']:%Y-%m-%d} {row['at'].isoformat()} {row['text']}" for row in rows],

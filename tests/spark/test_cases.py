@@ -20,7 +20,6 @@ from mlflow.models import ModelSignature
 from mlflow.types.schema import Array, ColSpec, DataType, Object, Property, Schema
 from models import DOUBLE_IN, DOUBLE_OUT, Double, Mixed, Random, Rude, Unsure
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from daybreak import Summary, score
 from daybreak.errors import GateError, PreflightError
@@ -177,11 +176,11 @@ def test_case_22_25_a_random_model_scores_each_row_once_and_loads_once_a_process
 def test_case_18_three_rows_in_eight_parts_are_scored_in_the_shards_that_hold_any(
     spark: SparkSession, table: Make, save_model: Make, job: Make
 ) -> None:
-    source = table([(i, float(i)) for i in range(3)], "id bigint, x double", files=8)
+    for i in range(3):  # a file each, and empty ones beside it: more than there are slots
+        source = table([(i, float(i))], "id bigint, x double", mode="append", files=8)
     model = save_model(Double(), DOUBLE_IN, DOUBLE_OUT)
     summary = score(job(source, model, shards={"by": "files", "rows": 1}), spark=spark)
-    held = spark.read.format("delta").load(source).select(F.input_file_name()).distinct().count()
-    assert (summary.status, summary.rows_scored, summary.shards) == ("published", 3, held)
+    assert (summary.status, summary.rows_scored, summary.shards) == ("published", 3, 3)
 
 
 def test_case_29_a_second_version_adds_a_column_only_where_the_table_was_altered(

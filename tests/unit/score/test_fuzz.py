@@ -266,6 +266,13 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(inputs, key, keys, cells, model, shards, draw(st.integers(1, n + 1)), draw(st.integers(1, n + 1)))
 
 
+class Sized(PredictModel):
+    """Rows of unequal cost, so that batches are not in the order of the rows."""
+
+    def size(self, rows: pd.DataFrame) -> Any:
+        return 1 + rows["row"].to_numpy("int64") * 7 % 5
+
+
 @dataclass(frozen=True)
 class InHand(Scorer):
     """A scorer of a model that is loaded."""
@@ -282,7 +289,7 @@ def scorer(case: Case) -> InHand:
     inputs += [ColSpec(KINDS[name].mlflow, name, required=required) for name, required in case.inputs]
     signature = ModelSignature(inputs=Schema(inputs), outputs=Schema(OUTPUTS))
     spec = model_spec(signature)
-    loaded = PredictModel(PyFuncModel(Model(signature=signature), case.model), spec)
+    loaded = Sized(PyFuncModel(Model(signature=signature), case.model), spec)
     pin = ModelPin(*["x"] * len(ModelPin.__dataclass_fields__))
     common = {"tokens": case.batch, "precision": "fp32", "params": {}, "cache_dir": "", "redact": False}
     return InHand(pin=pin, spec=spec, features=spec.inputs, keys=2, **common, model=loaded)  # type: ignore[arg-type]
