@@ -104,7 +104,7 @@ def disturbed(night: Night, verdict: Verdict, chance: random.Random) -> Driver:
             driver = submit(night, verdict)  # an attempt that ended by itself, as after a shard's last attempt
             continue
         victim = kill(night, driver, phase, chance)
-        verdict.kills.append((now_in(night), victim))
+        verdict.kills.append((now_in(night, aimed=phase), victim))
         if driver.poll() is not None:
             if published(night):
                 break
@@ -189,11 +189,13 @@ def kill(night: Night, driver: Driver, phase: str, chance: random.Random) -> str
     return kind
 
 
-def now_in(night: Night) -> str:
-    """The phase that the run is in, by what it has written."""
+def now_in(night: Night, *, aimed: str) -> str:
+    """The phase that the run is in, by what it has written. Once a shard is staged the others are still scored, so a
+    kill aimed at scoring was one."""
     steps = {"run log": night.merged, "MERGE": night.audited, "audit": lambda: night.staged(1)}
     steps |= {"stage": night.staged, "score": lambda: night.given() > 0, "plan": night.planned}
-    return next((phase for phase, there in steps.items() if there()), "start")
+    found = next((phase for phase, there in steps.items() if there()), "start")
+    return aimed if (aimed, found) == ("score", "stage") else found
 
 
 def published(night: Night) -> bool:
