@@ -7,7 +7,6 @@ model anew for each run, a load, measured on the driver, is taken off: that is s
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from bench import CORES, MAX_LENGTH, Ground, Measured, timed
@@ -174,13 +173,9 @@ def run_ray(ground: Ground) -> Measured:
     import ray
 
     ray.init(num_cpus=CORES, include_dashboard=False, logging_level="error")
-    here = str(Path(__file__).parent)
 
     class Embed:
         def __init__(self) -> None:
-            import sys
-
-            sys.path.insert(0, here)
             self.model = encoder(ground)
 
         def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -200,13 +195,8 @@ def run_daft(ground: Ground) -> Measured:
     """Daft with a process of sentence-transformers on each core."""
     import daft
 
-    here = str(Path(__file__).parent)
-
     class Embed:
         def __init__(self) -> None:
-            import sys
-
-            sys.path.insert(0, here)
             self.model = encoder(ground, threads=1)
 
         @daft.method.batch(return_dtype=daft.DataType.list(daft.DataType.float32()), batch_size=1024)

@@ -87,7 +87,8 @@ def in_a_process(regime: Regime, ground: Ground, name: str, *, rows: int) -> dic
         words = [word for option in {**options, "--result": result}.items() for word in option]
         with log.open("w") as output:
             command = list(map(str, (sys.executable, HERE, *words)))
-            process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT)
+            env = {**os.environ, "PYTHONPATH": str(HERE.parent)}  # for the processes that a peer starts
+            process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, env=env)
             peak = watched(process)
         if process.returncode:
             sys.exit(f"{name} failed with exit code {process.returncode}:\n{log.read_text()[-4000:]}")

@@ -49,6 +49,8 @@ def test_each_row_is_scored_once_and_five_that_raise_are_dead_letters(
     assert {row.model_version for row in scores.values()} == {summary.model_version}
     files = spark.read.format("delta").load(summary.output).inputFiles()
     assert len(files) > 1, "one task has written the whole window"
+    [properties] = spark.sql(f"DESCRIBE DETAIL delta.`{summary.output}`").select("properties").collect()[0]
+    assert properties["delta.dataSkippingStatsColumns"] == "`id`,run_id"
 
     dead = read(spark, f"{summary.output}_daybreak/dead_letters")
     assert {row.key: row.message for row in dead} == {f'{{"id":{int(x)}}}': f"cannot score {x}" for x in poison}

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F
 
 from daybreak.schema import Column
 from daybreak.score.signature import Field
-from daybreak.source import shards
+from daybreak.source import selection, shards
 from daybreak.source.preflight import Binding, Feature
 
 
@@ -32,3 +32,10 @@ def test_the_dearest_shard_is_started_first(spark: SparkSession) -> None:
         shard.shard_id for shard in sorted(cut, key=lambda shard: shard.cost, reverse=True)
     ]
     assert placed.where(f"id = {long}").collect()[0]["place"] == 0
+
+
+def test_a_hash_of_inputs_knows_which_of_them_are_null(spark: SparkSession) -> None:
+    features = [Feature(Field(name, "long"), name, name) for name in "ab"]
+    rows = [(1, None), (None, 1), (1, 1), (None, None), (0, None), (None, 0)]
+    hashed = spark.createDataFrame(rows, "a bigint, b bigint").select(selection.input_hash(features)).collect()
+    assert len(set(hashed)) == len(rows)

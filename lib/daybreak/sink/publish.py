@@ -21,6 +21,7 @@ from daybreak.sink.staging import decoded_keys
 from daybreak.storage import Storage
 
 _DEAD = f"{schema.RESERVED}dead"
+_NO_STATISTICS = ("binary", "boolean")  # Delta refuses to be asked for them
 
 
 @dataclass(frozen=True)
@@ -181,8 +182,16 @@ def publish(
 
 
 def _create(spark: SparkSession, target: Target) -> None:
-    partition = schema.WINDOW.name if target.history else None
-    tables.create(spark, target.location, target.columns, by_path=is_path(target.table), partition=partition)
+    """Delta keeps statistics of the keys and the run alone: of all columns they were half the time of a light MERGE."""
+    keys = [quoted(key.name) for key in target.keys if not key.type.startswith(_NO_STATISTICS)]
+    tables.create(
+        spark,
+        target.location,
+        target.columns,
+        by_path=is_path(target.table),
+        partition=schema.WINDOW.name if target.history else None,
+        properties={"delta.dataSkippingStatsColumns": ",".join([*keys, "run_id"])},
+    )
 
 
 def _merge(spark: SparkSession, rows: DataFrame, target: Target, source: Provenance) -> None:

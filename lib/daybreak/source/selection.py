@@ -20,14 +20,13 @@ _COMPLEX = ("array", "struct", "map")
 
 
 def input_hash(features: Sequence[Feature]) -> SparkColumn:
-    """xxhash64 over the model's inputs. Nulls are hashed by their place too, which xxhash64 alone passes over."""
+    """xxhash64 over the model's inputs, and over which of them are null: xxhash64 alone passes over nulls."""
     values = [F.expr(feature.sql) for feature in features]
     plain = [
         _as_json(value) if feature.field.type.startswith(_COMPLEX) else value
         for value, feature in zip(values, features, strict=True)
     ]
-    nulls = F.concat(*(F.when(value.isNull(), "1").otherwise("0") for value in values))
-    return F.xxhash64(*plain, nulls)
+    return F.xxhash64(*plain, *(value.isNull() for value in values))
 
 
 def _as_json(value: SparkColumn) -> SparkColumn:
