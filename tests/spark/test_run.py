@@ -196,7 +196,7 @@ def test_case_32_resume_scores_what_is_left_with_the_first_pins(
     crown("v2", Double(factor=3.0))
     wider = spark.newSession()
     wider.conf.set("spark.sql.shuffle.partitions", "5")
-    wider.conf.set("spark.sql.files.maxPartitionBytes", "600b")  # would cut each file in several
+    wider.conf.set("spark.sql.files.maxPartitionBytes", "300b")  # would begin a file's rows elsewhere
     summary = score(document, spark=wider)
     assert summary.run_id == failed.run_id
     assert (summary.input_version, summary.model_version) == ("0", "1")
