@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,11 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="daybreak-resume-") as name:
         folder = Path(name)
-        prepare(folder, asked.shards, asked.left)
+        first_driver = multiprocessing.get_context("spawn").Process(
+            target=prepare, args=(folder, asked.shards, asked.left)
+        )
+        first_driver.start()  # a process of its own: it holds the run's lease until it is gone
+        first_driver.join()
         first, told = resumed(folder)
     print(
         f"{told['shards_resumed']} of {told['shards']} shards staged: first forward pass {first:.1f} s after submit,"
