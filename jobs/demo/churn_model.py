@@ -17,7 +17,7 @@ RISKS = ("low", "medium", "high")
 BOUNDS = (0.3, 0.6)  # medium and high start here
 
 
-class ChurnModel(PythonModel):  # type: ignore[misc]
+class ChurnModel(PythonModel):
     def load_context(self, context: Any) -> None:
         self.pipeline = joblib.load(context.artifacts["pipeline"])
 

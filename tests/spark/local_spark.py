@@ -22,8 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 cloudpickle.register_pickle_by_value(models)  # workers need not import this folder
 
 COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"  # as in local.conf
-LIB = Path(__file__).parents[2] / "lib"
-CONF = Path(__file__).parents[2] / "conf" / "spark" / "local.conf"
+REPO = Path(__file__).parents[2]
+CONF = REPO / "conf" / "spark" / "local.conf"
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ def session() -> Iterator[SparkSession]:
     """conf/spark/local.conf, as spark-submit.sh reads it, with less of everything."""
     scratch = tempfile.mkdtemp(prefix="daybreak-tests-")
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = str(LIB)  # the workers take this checkout's package, whichever one is installed
+    os.environ["PYTHONPATH"] = str(REPO / "lib")  # the workers take this checkout's package, whichever one is installed
     builder = SparkSession.builder.appName("tests")
     for line in CONF.read_text().splitlines():
         if line.strip() and not line.startswith("#"):

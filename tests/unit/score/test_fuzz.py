@@ -55,6 +55,7 @@ FLOAT = st.floats(width=32, allow_nan=False)
 MICROS = st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999))
 OPTIONAL = [Property("b", DataType.string, required=False), Property("c", DataType.long, required=False)]
 STRUCT = Object([Property("a", DataType.long), *OPTIONAL])
+A = pa.struct([("a", LONG), ("b", STRING), ("c", LONG)])
 S = T.StructType().add("a", T.LongType()).add("b", T.StringType()).add("c", T.LongType())
 KINDS = {
     "long": Kind(DataType.long, LONG, T.LongType(), INT),
@@ -82,13 +83,13 @@ KINDS = {
     ),
     "struct": Kind(
         STRUCT,
-        pa.struct([("a", LONG), ("b", STRING), ("c", LONG)]),
+        A,
         S,
         st.fixed_dictionaries({"a": st.none() | INT, "b": st.none() | TEXT, "c": st.none() | INT}),
     ),
     "structs": Kind(
         Array(STRUCT),
-        pa.list_(pa.struct([("a", LONG), ("b", STRING), ("c", LONG)])),
+        pa.list_(A),
         T.ArrayType(S),
         st.lists(st.fixed_dictionaries({"a": INT, "b": st.none() | TEXT, "c": st.none() | INT}), max_size=2),
     ),
@@ -215,8 +216,6 @@ def does_not_fit(name: str, value: Any) -> str:
         fits = all(text is not None for texts in value for text in texts)
     elif name == "struct":
         fits = value["a"] is not None
-    elif name == "structs":
-        fits = True
     else:
         inside = list(value.values()) if name == "map" else value
         fits = name not in ("longs", "map") or None not in inside
