@@ -86,13 +86,16 @@ def job(ground: Ground, name: str, precision: str, *, where: str | None = None) 
 
 def receipts(spark: Any, path: str) -> dict[str, Any]:
     """What the workers say of themselves: device busy, padding, precision."""
-    told = [json.loads(row.receipt) for row in spark.read.format("delta").load(path).select("receipt").collect()]
-    total = {name: sum(one[name] for one in told) for name in ("forward_seconds", "tokens_useful", "tokens_computed")}
-    wall = sum(one["ended"] - one["began"] - one["load_seconds"] for one in told)
+    from daybreak.ops import tracking
+    from daybreak.sink.staging import Receipt
+
+    rows = spark.read.format("delta").load(path).collect()
+    told = [Receipt(r.shard_id, r.attempt, r.rows_in, r.rows_scored, r.rows_dead, json.loads(r.receipt)) for r in rows]
+    totals = tracking.summed(told)
     return {
-        "device_busy": total["forward_seconds"] / wall,
-        "padding": 1 - total["tokens_useful"] / total["tokens_computed"],
-        "precision": told[0]["precision"],
+        "device_busy": totals["forward"] / totals["wall"],
+        "padding": tracking.padding(totals),
+        "precision": told[0].facts["precision"],
     }
 
 

@@ -69,7 +69,14 @@ def run_spark_udf(ground: Ground) -> Measured:
     import session
 
     spark = session.spark()
-    docs, embed = spark.read.format("delta").load(ground.docs), udf(ground, spark)
+    return written(ground, spark, "spark_udf", udf(ground, spark), udf_load_seconds)
+
+
+def written(ground: Ground, spark: Any, name: str, embed: Any, load_seconds: Callable[[], float]) -> Measured:
+    """A user-defined function over the table, one partition a core, into a Delta table."""
+    import session
+
+    docs = spark.read.format("delta").load(ground.docs)
 
     def score(name: str, rows: Any) -> float:
         scored = rows.repartition(CORES).select("doc_id", embed("text").alias("embedding"))
@@ -78,9 +85,9 @@ def run_spark_udf(ground: Ground) -> Measured:
             scored.write.format("delta").save(target)
         return watch.seconds
 
-    score("spark_udf-warm-up", docs.where(session.A_FEW))
-    load = udf_load_seconds()
-    return Measured(docs.count(), score("spark_udf", docs) - load, {"load_seconds_taken_off": load})
+    score(f"{name}-warm-up", docs.where(session.A_FEW))
+    load = load_seconds()
+    return Measured(docs.count(), score(name, docs) - load, {"load_seconds_taken_off": load})
 
 
 def run_streaming(ground: Ground) -> Measured:
@@ -123,18 +130,7 @@ def run_predict_batch_udf(ground: Ground) -> Measured:
 
     spark = session.spark()
     embed = predict_batch_udf(make, return_type=T.ArrayType(T.FloatType()), batch_size=32)
-    docs = spark.read.format("delta").load(ground.docs)
-
-    def score(name: str, rows: Any) -> float:
-        target = ground.empty(name)
-        with timed() as watch:
-            scored = rows.repartition(CORES).select("doc_id", embed("text").alias("embedding"))
-            scored.write.format("delta").save(target)
-        return watch.seconds
-
-    score("predict_batch_udf-warm-up", docs.where(session.A_FEW))
-    load = load_seconds(lambda: encoder(ground))
-    return Measured(docs.count(), score("predict_batch_udf", docs) - load, {"load_seconds_taken_off": load})
+    return written(ground, spark, "predict_batch_udf", embed, lambda: load_seconds(lambda: encoder(ground)))
 
 
 def run_distribatch(ground: Ground) -> Measured:

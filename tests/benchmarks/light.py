@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from bench import CORES, GUARANTEES, Contender, Ground, Measured, Regime, timed
@@ -64,7 +63,8 @@ def customers(spark: Any, ground: Ground, rows: int) -> None:
 
     numbers = [(F.pmod(F.xxhash64("id", F.lit(i)), F.lit(100_000)) / 100_000).alias(c) for i, c in enumerate(COLUMNS)]
     table = spark.range(0, rows, 1, 8).select("id", *numbers)
-    table.write.format("delta").mode("overwrite").save(str(ground.folder / "customers"))
+    shutil.rmtree(ground.folder / "customers", ignore_errors=True)  # so that all files are the table's
+    table.write.format("delta").save(str(ground.folder / "customers"))
 
 
 def model_uri(ground: Ground) -> str:
@@ -98,23 +98,13 @@ def run_limit(ground: Ground) -> Measured:
 
     torch.set_num_threads(CORES)
     network = loaded(ground)
-    files = sorted((ground.folder / "customers").glob("*.parquet"))
-    live = [file for file in files if file.name in _live(ground)]
     rows = 0
     with timed() as watch, torch.inference_mode():
-        for file in live:
+        for file in sorted((ground.folder / "customers").glob("*.parquet")):
             table = pq.read_table(file, columns=["id", *COLUMNS])
             numbers = table.select(COLUMNS).to_pandas().to_numpy("float32")
             rows += len(network(torch.from_numpy(numbers)).numpy())
     return Measured(rows, watch.seconds)
-
-
-def _live(ground: Ground) -> set[str]:
-    """The files of the table as it is: the folder may hold those of an earlier size as well."""
-    import session
-
-    frame = session.spark().read.format("delta").load(str(ground.folder / "customers"))
-    return {Path(file).name for file in frame.inputFiles()}
 
 
 def loaded(ground: Ground) -> Any:
@@ -142,38 +132,20 @@ def run_daybreak(ground: Ground, *, mode: str) -> Measured:
     return Measured(rows, watch.seconds, {"timing": summary.timing})
 
 
-def run_merge(ground: Ground, *, mode: str, name: str, scorer: Callable[[Ground, Any], Any]) -> Measured:
-    """A user-defined function, and a MERGE by key (and window) of what it returns."""
+def run_udf(
+    ground: Ground, *, mode: str, name: str, scorer: Callable[..., Any], write: Callable[..., None]
+) -> Measured:
+    """A user-defined function, and what it returns written to the table."""
     import session
 
     spark = session.spark()
     score = scorer(ground, spark)
     table = spark.read.format("delta").load(str(ground.folder / "customers"))
     rows = table.count()
-    merge(spark, table.where("id % 1000 = 0"), score, ground.copied(f"{name}-warm-up", start=start(ground, mode)), mode)
+    write(spark, table.where("id % 1000 = 0"), score, ground.copied(f"{name}-warm-up", start=start(ground, mode)), mode)
     target = ground.copied(name, start=start(ground, mode))
     with timed() as watch:
-        merge(spark, table, score, target, mode)
-    return Measured(rows, watch.seconds)
-
-
-def run_replace(ground: Ground, *, mode: str, name: str, scorer: Callable[[Ground, Any], Any]) -> Measured:
-    """As a window is a partition: overwrite it, with no MERGE and no look at keys."""
-    import session
-
-    spark = session.spark()
-    score = scorer(ground, spark)
-    table = spark.read.format("delta").load(str(ground.folder / "customers"))
-    rows = table.count()
-
-    def replace(chosen: Any, target: str) -> None:
-        writer = scored(chosen, score, mode).write.format("delta").mode("overwrite")
-        writer.option("replaceWhere", f"window = '{NEW}'").save(target)
-
-    replace(table.where("id % 1000 = 0"), ground.copied(f"{name}-warm-up", start=start(ground, mode)))
-    target = ground.copied(name, start=start(ground, mode))
-    with timed() as watch:
-        replace(table, target)
+        write(spark, table, score, target, mode)
     return Measured(rows, watch.seconds)
 
 
@@ -213,15 +185,11 @@ def predict_batch_udf(ground: Ground, spark: Any) -> Any:
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 
-    uri, tracking_uri = model_uri(ground), ground.tracking_uri
-
     def make() -> Any:
-        import mlflow
         import torch
 
         torch.set_num_threads(1)
-        mlflow.set_tracking_uri(tracking_uri)
-        network = mlflow.pyfunc.load_model(uri).unwrap_python_model().network
+        network = loaded(ground)
 
         def predict(numbers: Any) -> Any:
             with torch.inference_mode():
@@ -246,7 +214,14 @@ def scored(rows: Any, score: Any, mode: str) -> Any:
     return rows.select("id", score.alias("prediction"), *literals, hashed, F.current_timestamp().alias("scored_at"))
 
 
+def replace(_: Any, rows: Any, score: Any, target: str, mode: str) -> None:
+    """As a window is a partition: overwrite it, with no MERGE and no look at keys."""
+    writer = scored(rows, score, mode).write.format("delta").mode("overwrite")
+    writer.option("replaceWhere", f"window = '{NEW}'").save(target)
+
+
 def merge(spark: Any, rows: Any, score: Any, target: str, mode: str) -> None:
+    """By key, and in history mode by window."""
     from delta.tables import DeltaTable
 
     window = f" AND t.window = '{NEW}'" if mode == "history" else ""
@@ -257,8 +232,8 @@ def merge(spark: Any, rows: Any, score: Any, target: str, mode: str) -> None:
 
 
 def contenders(mode: str) -> tuple[Contender, ...]:
-    by_merge = partial(run_merge, mode=mode)
-    replace = partial(run_replace, mode=mode, name="spark_udf_replace", scorer=spark_udf)
+    by_merge = partial(run_udf, mode=mode, write=merge)
+    by_replace = partial(run_udf, mode=mode, name="spark_udf_replace", scorer=spark_udf, write=replace)
     return (
         Contender("limit", "limit: pyarrow and the network, nothing written", run_limit),
         Contender("daybreak", "daybreak: the real job", partial(run_daybreak, mode=mode), gives=GUARANTEES),
@@ -269,7 +244,7 @@ def contenders(mode: str) -> tuple[Contender, ...]:
             partial(by_merge, name="predict_batch_udf", scorer=predict_batch_udf),
         ),
         Contender("streaming", "availableNow + foreachBatch MERGE, spark_udf", partial(run_streaming, mode=mode)),
-        *([Contender("spark_udf_replace", "mlflow spark_udf, replaceWhere", replace)] if mode == "history" else []),
+        *([Contender("spark_udf_replace", "mlflow spark_udf, replaceWhere", by_replace)] if mode == "history" else []),
     )
 
 
