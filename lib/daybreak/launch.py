@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -56,7 +57,7 @@ class Run:
     timing: dict[str, float] = field(default_factory=dict)
     counts: Counts | None = None
 
-    @property
+    @cached_property
     def staging(self) -> Staging:
         return Staging(self.spark, self.config.state_path(), self.run_id)
 

@@ -11,6 +11,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+_CLASSES = (
+    "org.apache.hadoop.fs.Path",
+    "org.apache.parquet.hadoop.util.HadoopInputFile",
+    "org.apache.parquet.hadoop.ParquetFileReader",
+    "org.apache.commons.io.IOUtils",
+)
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -25,12 +32,10 @@ class Storage:
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self.root = root.rstrip("/")
-        self._jvm: Any = spark._jvm
+        # by the whole name at once: each part that is asked for alone is looked for in all jars of the class path
+        self._path, self._input_file, self._parquet, self._io = (getattr(spark._jvm, name) for name in _CLASSES)
         self._conf = spark.sparkContext._jsc.hadoopConfiguration()
         self._fs = self._path(self.root).getFileSystem(self._conf)
-
-    def _path(self, path: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(path)
 
     def at(self, *parts: str) -> str:
         return "/".join((self.root, *parts))
@@ -61,7 +66,7 @@ class Storage:
             return None
         stream = self._fs.open(path)
         try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return str(self._io.toString(stream, "UTF-8"))
         finally:
             stream.close()
 
@@ -77,8 +82,8 @@ class Storage:
 
     def largest(self, path: str, columns: Iterable[str]) -> dict[str, int]:
         """The largest value of some integer columns of a Parquet file, from its footer alone."""
-        source = self._jvm.org.apache.parquet.hadoop.util.HadoopInputFile.fromPath(self._path(path), self._conf)
-        reader = self._jvm.org.apache.parquet.hadoop.ParquetFileReader.open(source)
+        source = self._input_file.fromPath(self._path(path), self._conf)
+        reader = self._parquet.open(source)
         try:
             wanted = set(columns)
             return {name: value for name, value in _maxima(reader.getFooter()) if name in wanted}

@@ -33,6 +33,7 @@ def local_conf() -> dict[str, str]:
 
 def ours() -> dict[str, str]:
     return {
+        "spark.driver.extraJavaOptions": "-XX:ReservedCodeCacheSize=256m",  # hot loops pay for the optimising compiler
         "spark.master": f"local[{CORES},4]",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "4",

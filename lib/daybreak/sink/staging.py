@@ -8,12 +8,12 @@ task commit. So what survives a killed driver is whole shards, and a shard is do
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from daybreak import schema
@@ -47,6 +47,7 @@ class Staging:
     def __init__(self, spark: SparkSession, state: str, run_id: str) -> None:
         self.spark = spark
         self.storage = Storage(spark, f"{state}/staging/{run_id}")
+        self._tallies: dict[str, list[Row]] = {}
 
     # -- the plan
 
@@ -72,11 +73,8 @@ class Staging:
 
     def receipts(self) -> list[Receipt]:
         """One receipt a finished shard. Of several attempts that finished one, the first by name counts."""
-        if not self.storage.files("shards"):
-            return []
-        columns = ("shard_id", "attempt", *_COUNTS, "receipt")
-        staged = self._read((), ()).where(F.col("kind") == schema.RECEIPT).select(*columns)
-        found = sorted(staged.collect(), key=lambda row: (row.shard_id, row.attempt))
+        told = (row for row in self._tallied() if row.kind == schema.RECEIPT)
+        found = sorted(told, key=lambda row: (row.shard_id, row.attempt))
         winners = {row.shard_id: row for row in reversed(found)}
         return [_receipt(winners[shard_id]) for shard_id in sorted(winners)]
 
@@ -88,13 +86,30 @@ class Staging:
 
     def counts(self, receipts: Iterable[Receipt]) -> dict[int, dict[str, int]]:
         """Rows of each kind that are staged for each shard: counted, not believed from a receipt."""
-        rows = self._read((), ()).where(F.col("kind") != schema.RECEIPT)
-        counted = rows.groupBy("attempt", "shard_id", "kind").count().collect()
-        attempts, shards = {receipt.attempt for receipt in receipts}, defaultdict[int, dict[str, int]](dict)
-        for row in counted:
-            if row["attempt"] in attempts:
-                shards[row["shard_id"]][row["kind"]] = row["count"]
-        return shards
+        attempts, shards = {receipt.attempt for receipt in receipts}, defaultdict[int, Counter[str]](Counter)
+        for row in self._tallied():
+            if row.attempt in attempts:
+                shards[row.shard_id][row.kind] += row.rows
+        return {shard_id: dict(counted) for shard_id, counted in shards.items()}
+
+    def _tallied(self) -> list[Row]:
+        """What each staged file holds, by attempt. A file never changes, so a driver reads it once."""
+        there = {file.name for file in self.storage.files("shards")}
+        if new := there - self._tallies.keys():
+            told = defaultdict[str, list[Row]](list)
+            for row in self._tally(new).collect():
+                told[row.file].append(row)
+            self._tallies.update({name: told[name] for name in new})
+        return [row for name in sorted(there) for row in self._tallies[name]]
+
+    def _tally(self, names: set[str]) -> DataFrame:
+        """Rows of each kind by file and attempt; a receipt is a kind of one row, told in full."""
+        staged = self._read((), ())
+        staged = staged.withColumn("file", staged.metadataColumn("_metadata")["file_name"])
+        if self._tallies:
+            staged = staged.where(F.col("file").isin(names))
+        alike = ("file", "attempt", "shard_id", "kind", *_COUNTS, "receipt")
+        return staged.groupBy(*alike).agg(F.count(F.lit(1)).alias("rows"))
 
     def _read(self, key_types: Sequence[str], predictions: Sequence[str]) -> DataFrame:
         columns = schema.staging(key_types, predictions)
@@ -123,5 +138,5 @@ def decoded_keys(keys: Sequence[Column]) -> list[Any]:
     return [column.cast(key.type).alias(key.name) for column, key in zip(crossed, keys, strict=True)]
 
 
-def _receipt(row: Any) -> Receipt:
+def _receipt(row: Row) -> Receipt:
     return Receipt(row.shard_id, row.attempt, row.rows_in, row.rows_scored, row.rows_dead, json.loads(row.receipt))

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from daybreak.config import Input, absolute, is_path
 from daybreak.errors import PreflightError, first_line
+from daybreak.storage import Storage
 
 
 @dataclass(frozen=True)
@@ -150,9 +151,7 @@ def _refuse_more_than_files(spark: SparkSession, name: str, location: str) -> No
 
 def _existing_path(spark: SparkSession, table: Input) -> str:
     path = absolute(table.table)
-    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-    folder = spark._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
-    if not folder.getFileSystem(hadoop).exists(folder):
+    if not Storage(spark, path).exists():
         raise PreflightError(
             f"there is no table at {path!r}", fix="check input.table; relative paths start at the working directory"
         )
