@@ -1,4 +1,4 @@
-"""How time and memory grow with the rows of a light run in history mode: build/bench/growth.json and a plot.
+"""How time and memory grow with the rows of a light run: build/bench/growth.json and a plot.
 
 python tests/benchmarks/growth.py [--rows 100000,1000000,10000000]
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import run
 from bench import CORES, Ground
-from light import LIGHT
+from light import GROWTH
 
 
 def main() -> None:
@@ -22,10 +22,10 @@ def main() -> None:
     parser.add_argument("--plots", type=Path, default=run.ROOT / "docs", help="a folder")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
-    regime, ground, points = LIGHT["history"], Ground(asked.folder.absolute()), []
+    ground, points = Ground(asked.folder.absolute()), []
     for rows in map(int, asked.rows.split(",")):
-        run.in_a_process(regime, ground, "prepare", rows=rows)
-        point = run.in_a_process(regime, ground, "daybreak", rows=rows)
+        run.in_a_process(GROWTH, ground, "prepare", rows=rows)
+        point = run.in_a_process(GROWTH, ground, "daybreak", rows=rows)
         points.append(point)
         print(
             f"{rows:>12,} rows  {point['seconds']:7.1f} s  {rows / point['seconds']:>9,.0f} rows/s"

@@ -1,4 +1,4 @@
-"""The light regime: 20 numbers a row through a small torch network, where moving the rows is nearly all of the work.
+"""The light regime: a row's numbers through a small torch network, where moving the rows is nearly all of the work.
 
 Every contender but the limit writes the same Delta table, which an earlier run of as many rows has filled: in history
 mode this run's rows are new, a window of their own; in latest mode each replaces an older one.
@@ -12,38 +12,40 @@ from functools import partial
 from typing import Any
 
 from bench import CORES, GUARANTEES, Contender, Ground, Measured, Regime, timed
+from light_tables import CUSTOMERS, FLIGHTS, Table
 
-COLUMNS = [f"x{i:02}" for i in range(20)]
 MODEL = "scorer"
 OLD, NEW = "before", "now"  # the windows
 
 
-# -- rows, model, and the tables to write to
+# -- models, and the tables to write to
 
 
-def fill(ground: Ground, rows: int) -> None:
+def fill(ground: Ground, rows: int, *, table: Table, modes: tuple[str, ...] = ("history", "latest")) -> None:
+    """The table, its model, and for each mode an output table that an earlier window is in."""
     import session
 
     import daybreak
 
-    filled = ground.folder / "light-rows"
+    filled = ground.folder / f"{table.name}-rows"
     if filled.exists() and filled.read_text() == str(rows):
         return
     spark = session.spark()
-    register(ground)
-    customers(spark, ground, rows)
-    for mode in ("history", "latest"):
-        for old in (start(ground, mode), f"{start(ground, mode)}_daybreak"):
+    register(ground, table)
+    table.write(ground, spark, rows)
+    for mode in modes:
+        for old in (start(table, mode), f"{start(table, mode)}_daybreak"):
             shutil.rmtree(ground.folder / old, ignore_errors=True)
-        daybreak.score(job(ground, mode, OLD, str(ground.folder / start(ground, mode)), rows), spark=spark, show=False)
+        target = str(ground.folder / start(table, mode))
+        daybreak.score(job(ground, table, mode, OLD, target, rows), spark=spark, show=False)
     filled.write_text(str(rows))
 
 
-def start(ground: Ground, mode: str) -> str:
-    return f"scored-{mode}"
+def start(table: Table, mode: str) -> str:
+    return f"scored-{table.name}-{mode}"
 
 
-def register(ground: Ground) -> None:
+def register(ground: Ground, table: Table) -> None:
     import mlflow
     import pandas as pd
     import torch
@@ -52,35 +54,28 @@ def register(ground: Ground) -> None:
 
     mlflow.set_tracking_uri(ground.tracking_uri)
     torch.manual_seed(0)
-    layers = [torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64), torch.nn.ReLU()]
+    layers = [torch.nn.Linear(len(table.columns), 64), torch.nn.ReLU(), torch.nn.Linear(64, 64), torch.nn.ReLU()]
     network = torch.nn.Sequential(*layers, torch.nn.Linear(64, 1))
-    example = pd.DataFrame([[0.5] * len(COLUMNS)], columns=COLUMNS)
-    log_torch_tabular(TorchTabular(network, COLUMNS), example, name=MODEL, registered_model_name=MODEL)
+    example = pd.DataFrame([[0.5] * len(table.columns)], columns=table.columns)
+    name = f"{MODEL}-{table.name}"
+    log_torch_tabular(TorchTabular(network, table.columns), example, name=name, registered_model_name=name)
 
 
-def customers(spark: Any, ground: Ground, rows: int) -> None:
-    from pyspark.sql import functions as F
-
-    numbers = [(F.pmod(F.xxhash64("id", F.lit(i)), F.lit(100_000)) / 100_000).alias(c) for i, c in enumerate(COLUMNS)]
-    table = spark.range(0, rows, 1, 8).select("id", *numbers)
-    shutil.rmtree(ground.folder / "customers", ignore_errors=True)  # so that all files are the table's
-    table.write.format("delta").save(str(ground.folder / "customers"))
-
-
-def model_uri(ground: Ground) -> str:
+def model_uri(ground: Ground, table: Table) -> str:
     import mlflow
 
     mlflow.set_tracking_uri(ground.tracking_uri)
-    newest = mlflow.MlflowClient().search_model_versions(f"name = '{MODEL}'", order_by=["version_number DESC"])[0]
-    return f"models:/{MODEL}/{newest.version}"
+    name = f"{MODEL}-{table.name}"
+    newest = mlflow.MlflowClient().search_model_versions(f"name = '{name}'", order_by=["version_number DESC"])[0]
+    return f"models:/{name}/{newest.version}"
 
 
-def job(ground: Ground, mode: str, window: str, output: str, rows: int) -> dict[str, Any]:
+def job(ground: Ground, table: Table, mode: str, window: str, output: str, rows: int) -> dict[str, Any]:
     return {
         "name": "bench-light",
-        "input": {"table": str(ground.folder / "customers"), "key": ["id"]},
+        "input": {"table": str(table.path(ground)), "key": list(table.key)},
         "window": window,
-        "model": {"uri": model_uri(ground), "precision": "fp32"},
+        "model": {"uri": model_uri(ground, table), "precision": "fp32"},
         "batch": {"window_rows": 65_536},
         "shards": {"rows": max(1, rows // 8)},
         "output": {"table": output, "mode": mode},
@@ -91,164 +86,193 @@ def job(ground: Ground, mode: str, window: str, output: str, rows: int) -> dict[
 # -- contenders
 
 
-def run_limit(ground: Ground) -> Measured:
+def run_limit(ground: Ground, *, table: Table) -> Measured:
     """pyarrow and the network in one process: no Spark, nothing written."""
+    import numpy as np
     import pyarrow.parquet as pq
     import torch
 
     torch.set_num_threads(CORES)
-    network = loaded(ground)
+    network = loaded(ground, table)
     rows = 0
     with timed() as watch, torch.inference_mode():
-        for file in sorted((ground.folder / "customers").glob("*.parquet")):
-            table = pq.read_table(file, columns=["id", *COLUMNS])
-            numbers = table.select(COLUMNS).to_pandas().to_numpy("float32")
+        for file in sorted(table.path(ground).glob("*.parquet")):
+            held = pq.read_table(file, columns=[*table.key, *table.columns])
+            numbers = np.nan_to_num(held.select(table.columns).to_pandas().to_numpy("float32"))
             rows += len(network(torch.from_numpy(numbers)).numpy())
     return Measured(rows, watch.seconds)
 
 
-def loaded(ground: Ground) -> Any:
+def loaded(ground: Ground, table: Table) -> Any:
     import mlflow
 
-    return mlflow.pyfunc.load_model(model_uri(ground)).unwrap_python_model().network
+    return mlflow.pyfunc.load_model(model_uri(ground, table)).unwrap_python_model().network
 
 
-def run_daybreak(ground: Ground, *, mode: str) -> Measured:
+def run_daybreak(ground: Ground, *, table: Table, mode: str, onto_earlier: bool = True) -> Measured:
     """The real job with everything on."""
     import session
 
     import daybreak
 
     spark = session.spark()
-    rows = spark.read.format("delta").load(str(ground.folder / "customers")).count()
-    few = job(ground, mode, NEW, ground.empty("warm-up"), rows)
-    few["input"]["where"] = "id % 1000 = 0"
+    rows = table.read(ground, spark).count()
+    few = job(ground, table, mode, NEW, ground.empty("warm-up"), rows)
+    few["input"]["where"] = table.a_few
     daybreak.score(few, spark=spark, show=False)
-    target = ground.copied("daybreak", start=start(ground, mode))
+    target = ground.copied("daybreak", start=start(table, mode)) if onto_earlier else ground.empty("daybreak")
     with timed() as watch:
-        summary = daybreak.score(job(ground, mode, NEW, target, rows), spark=spark, show=False)
+        summary = daybreak.score(job(ground, table, mode, NEW, target, rows), spark=spark, show=False)
     if summary.rows_scored != rows:
         raise SystemExit(f"daybreak scored {summary.rows_scored} of {rows} rows")
     return Measured(rows, watch.seconds, {"timing": summary.timing})
 
 
 def run_udf(
-    ground: Ground, *, mode: str, name: str, scorer: Callable[..., Any], write: Callable[..., None]
+    ground: Ground,
+    *,
+    table: Table,
+    mode: str,
+    name: str,
+    scorer: Callable[..., Any],
+    write: Callable[..., None],
 ) -> Measured:
     """A user-defined function, and what it returns written to the table."""
     import session
 
     spark = session.spark()
-    score = scorer(ground, spark)
-    table = spark.read.format("delta").load(str(ground.folder / "customers"))
-    rows = table.count()
-    write(spark, table.where("id % 1000 = 0"), score, ground.copied(f"{name}-warm-up", start=start(ground, mode)), mode)
-    target = ground.copied(name, start=start(ground, mode))
-    with timed() as watch:
-        write(spark, table, score, target, mode)
-    return Measured(rows, watch.seconds)
+    score, source = scorer(ground, table, spark), table.read(ground, spark)
+    rows = source.count()
+
+    def once(rows: Any, name: str) -> float:
+        target = ground.copied(name, start=start(table, mode))
+        with timed() as watch:
+            write(spark, scored(table, rows, score, mode), table, target, mode)
+        return watch.seconds
+
+    once(source.where(table.a_few), f"{name}-warm-up")
+    return Measured(rows, once(source, name))
 
 
-def run_streaming(ground: Ground, *, mode: str) -> Measured:
+def run_streaming(ground: Ground, *, table: Table, mode: str) -> Measured:
     """Structured Streaming, availableNow, and a MERGE for each micro-batch."""
     import session
 
     spark = session.spark()
-    score, source = spark_udf(ground, spark), str(ground.folder / "customers")
-    rows = spark.read.format("delta").load(source).count()
+    score, source = spark_udf(ground, table, spark), str(table.path(ground))
+    rows = table.read(ground, spark).count()
 
-    def stream(where: str, name: str) -> float:
-        target, checkpoint = ground.copied(name, start=start(ground, mode)), ground.empty(f"{name}-checkpoint")
+    def once(where: str, name: str) -> float:
+        target, checkpoint = ground.copied(name, start=start(table, mode)), ground.empty(f"{name}-checkpoint")
         stream = spark.readStream.format("delta").load(source).where(where).writeStream
-        each = stream.foreachBatch(lambda batch, _: merge(spark, batch, score, target, mode))
+        each = stream.foreachBatch(
+            lambda batch, _: merge(spark, scored(table, batch, score, mode), table, target, mode)
+        )
         with timed() as watch:
             query = each.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
             query.awaitTermination()
         return watch.seconds
 
-    stream("id % 1000 = 0", "streaming-warm-up")
-    return Measured(rows, stream("true", "streaming"))
+    once(table.a_few, "streaming-warm-up")
+    return Measured(rows, once("true", "streaming"))
 
 
-def spark_udf(ground: Ground, spark: Any) -> Any:
+def spark_udf(ground: Ground, table: Table, spark: Any) -> Any:
     import mlflow
     from pyspark.sql import functions as F
 
-    uri = model_uri(ground)
+    uri = model_uri(ground, table)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")  # Spark's default
     predict = mlflow.pyfunc.spark_udf(spark, uri, result_type="float", env_manager="local")
-    return predict(*map(F.col, COLUMNS))
+    return predict(*map(F.col, table.columns))
 
 
-def predict_batch_udf(ground: Ground, spark: Any) -> Any:
+def predict_batch_udf(ground: Ground, table: Table, spark: Any) -> Any:
     from pyspark.ml import functions as ML
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 
     def make() -> Any:
+        import numpy as np
         import torch
 
         torch.set_num_threads(1)
-        network = loaded(ground)
+        network = loaded(ground, table)
 
         def predict(numbers: Any) -> Any:
             with torch.inference_mode():
-                return network(torch.from_numpy(numbers.astype("float32"))).numpy()[:, 0]
+                return network(torch.from_numpy(np.nan_to_num(numbers.astype("float32")))).numpy()[:, 0]
 
         return predict
 
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
-    shape = [[len(COLUMNS)]]
+    shape = [[len(table.columns)]]
     predict = ML.predict_batch_udf(make, return_type=T.FloatType(), batch_size=10_000, input_tensor_shapes=shape)
-    return predict(F.array(*map(F.col, COLUMNS)))
+    return predict(F.array(*map(F.col, table.columns)))
 
 
-def scored(rows: Any, score: Any, mode: str) -> Any:
+def scored(table: Table, rows: Any, score: Any, mode: str) -> Any:
     """The columns of the table that we write, but for the hash of the inputs."""
     from pyspark.sql import functions as F
 
     told = {"model_name": MODEL, "model_version": "1", "run_id": "bench", "input_version": "0"}
     told |= {"window": NEW} if mode == "history" else {}
     literals = [F.lit(value).alias(name) for name, value in told.items()]
-    hashed = F.lit(None).cast("bigint").alias("input_hash")
-    return rows.select("id", score.alias("prediction"), *literals, hashed, F.current_timestamp().alias("scored_at"))
+    told_by_us = F.lit(None).cast("bigint").alias("input_hash"), F.current_timestamp().alias("scored_at")
+    return rows.select(*table.key, score.alias("prediction"), *literals, *told_by_us)
 
 
-def replace(_: Any, rows: Any, score: Any, target: str, mode: str) -> None:
+def replace(_: Any, rows: Any, table: Table, target: str, mode: str) -> None:
     """As a window is a partition: overwrite it, with no MERGE and no look at keys."""
-    writer = scored(rows, score, mode).write.format("delta").mode("overwrite")
-    writer.option("replaceWhere", f"window = '{NEW}'").save(target)
+    rows.write.format("delta").mode("overwrite").option("replaceWhere", f"window = '{NEW}'").save(target)
 
 
-def merge(spark: Any, rows: Any, score: Any, target: str, mode: str) -> None:
+def merge(spark: Any, rows: Any, table: Table, target: str, mode: str) -> None:
     """By key, and in history mode by window."""
     from delta.tables import DeltaTable
 
-    window = f" AND t.window = '{NEW}'" if mode == "history" else ""
-    clauses = (
-        DeltaTable.forPath(spark, target).alias("t").merge(scored(rows, score, mode).alias("s"), f"t.id = s.id{window}")
-    )
+    on = [*(f"t.{name} = s.{name}" for name in table.key), *([f"t.window = '{NEW}'"] if mode == "history" else [])]
+    clauses = DeltaTable.forPath(spark, target).alias("t").merge(rows.alias("s"), " AND ".join(on))
     clauses.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
 
 
-def contenders(mode: str) -> tuple[Contender, ...]:
-    by_merge = partial(run_udf, mode=mode, write=merge)
-    by_replace = partial(run_udf, mode=mode, name="spark_udf_replace", scorer=spark_udf, write=replace)
+def contenders(table: Table, mode: str) -> tuple[Contender, ...]:
+    at: dict[str, Any] = {"table": table, "mode": mode}
+    by_merge = partial(run_udf, **at, write=merge)
+    by_replace = partial(run_udf, **at, name="spark_udf_replace", scorer=spark_udf, write=replace)
     return (
-        Contender("limit", "limit: pyarrow and the network, nothing written", run_limit),
-        Contender("daybreak", "daybreak: the real job", partial(run_daybreak, mode=mode), gives=GUARANTEES),
+        Contender("limit", "limit: pyarrow and the network, nothing written", partial(run_limit, table=table)),
+        Contender("daybreak", "daybreak: the real job", partial(run_daybreak, **at), gives=GUARANTEES),
         Contender("spark_udf", "mlflow spark_udf, MERGE", partial(by_merge, name="spark_udf", scorer=spark_udf)),
         Contender(
             "predict_batch_udf",
             "pyspark predict_batch_udf, MERGE",
             partial(by_merge, name="predict_batch_udf", scorer=predict_batch_udf),
         ),
-        Contender("streaming", "availableNow + foreachBatch MERGE, spark_udf", partial(run_streaming, mode=mode)),
+        Contender("streaming", "availableNow + foreachBatch MERGE, spark_udf", partial(run_streaming, **at)),
         *([Contender("spark_udf_replace", "mlflow spark_udf, replaceWhere", by_replace)] if mode == "history" else []),
     )
 
 
+def regime(name: str, table: Table, mode: str) -> Regime:
+    about = f"{len(table.columns)} numbers of {table.name}, a small network, {mode} mode"
+    return Regime(name, "rows", about, table.rows, partial(fill, table=table), contenders(table, mode))
+
+
 LIGHT = {
-    mode: Regime(mode, "rows", f"20 features, a small network, {mode} mode", 2_000_000, fill, contenders(mode))
-    for mode in ("history", "latest")
+    one.name: one
+    for one in (
+        regime("history", CUSTOMERS, "history"),
+        regime("latest", CUSTOMERS, "latest"),
+        regime("flights", FLIGHTS, "history"),
+    )
 }
+
+GROWTH = Regime(
+    "growth",
+    "rows",
+    "20 numbers of customers, a small network, into a new table",
+    CUSTOMERS.rows,
+    partial(fill, table=CUSTOMERS, modes=()),
+    (Contender("daybreak", "daybreak", partial(run_daybreak, table=CUSTOMERS, mode="history", onto_earlier=False)),),
+)

@@ -1,0 +1,51 @@
+"""What a driver reads of the staged files: each one once, and what is there now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from daybreak import schema
+from daybreak.sink.staging import Receipt, Staging
+
+COLUMNS = schema.staging([], [])
+
+
+def staged(shard_id: int, attempt: str, rows: int) -> list[tuple[Any, ...]]:
+    """A shard's rows, one of them dead, and its receipt."""
+    kinds = [schema.SCORED] * (rows - 1) + [schema.DEAD, schema.RECEIPT]
+    told = {"receipt": "{}", "rows_in": rows, "rows_scored": rows - 1, "rows_dead": 1}
+    at = {"shard_id": shard_id, "attempt": attempt}
+    values = [{**at, "kind": kind, **(told if kind == schema.RECEIPT else {})} for kind in kinds]
+    return [tuple(one.get(column.name) for column in COLUMNS) for one in values]
+
+
+def test_a_staged_file_is_read_once_and_one_that_is_gone_counts_no_more(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging, asked = Staging(spark, str(tmp_path), "run"), []
+    tally = staging._tally
+    monkeypatch.setattr(staging, "_tally", lambda names: asked.append(names) or tally(names))
+
+    def write(*rows: tuple[Any, ...]) -> str:
+        before = {file.name for file in staging.storage.files("shards")}
+        staging.write(spark.createDataFrame(list(rows), schema.ddl(COLUMNS)).coalesce(1))
+        (name,) = {file.name for file in staging.storage.files("shards")} - before
+        return name
+
+    assert (staging.receipts(), staging.counts([]), asked) == ([], {}, [])
+    first = write(*staged(0, "a", 3))
+    assert staging.receipts() == [Receipt(0, "a", 3, 2, 1)]
+    second = write(*staged(1, "b", 2), *staged(0, "c", 3))  # shard 0 was scored twice: the first attempt counts
+    receipts = staging.receipts()
+    assert receipts == [Receipt(0, "a", 3, 2, 1), Receipt(1, "b", 2, 1, 1)]
+    counted = staging.counts(receipts)
+    assert {shard: (kinds["scored"], kinds["dead"]) for shard, kinds in counted.items()} == {0: (2, 1), 1: (1, 1)}
+    assert asked == [{first}, {second}]
+
+    (tmp_path / "staging/run/shards" / first).unlink()
+    assert staging.receipts() == [Receipt(0, "c", 3, 2, 1), Receipt(1, "b", 2, 1, 1)]
+    assert asked == [{first}, {second}]
