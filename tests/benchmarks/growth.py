@@ -33,8 +33,8 @@ def main() -> None:
             f"  {json.dumps(point['facts']['timing'])}",
             flush=True,
         )
-    (asked.folder.parent / "growth.json").write_text(json.dumps(points, indent=2) + "\n")
-    plot(points, asked.plots / "benchmark-growth.png")
+        (asked.folder.parent / "growth.json").write_text(json.dumps(points, indent=2) + "\n")
+        plot(points, asked.plots / "benchmark-growth.png")
 
 
 def plot(points: list[dict[str, Any]], path: Path) -> None:
