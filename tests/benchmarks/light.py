@@ -119,6 +119,7 @@ def run_daybreak(ground: Ground, *, table: Table, mode: str, onto_earlier: bool 
     rows = table.read(ground, spark).count()
     few = job(ground, table, mode, NEW, ground.empty("warm-up"), rows)
     few["input"]["where"] = table.a_few
+    few["shards"] = {"by": "key", "rows": max(1, rows // 8000)}  # so that every worker has loaded the model
     daybreak.score(few, spark=spark, show=False)
     target = ground.copied("daybreak", start=start(table, mode)) if onto_earlier else ground.empty("daybreak")
     with timed() as watch:
