@@ -11,13 +11,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-_CLASSES = (
-    "org.apache.hadoop.fs.Path",
-    "org.apache.parquet.hadoop.util.HadoopInputFile",
-    "org.apache.parquet.hadoop.ParquetFileReader",
-    "org.apache.commons.io.IOUtils",
-)
-
 
 @dataclass(frozen=True)
 class Stored:
@@ -32,10 +25,14 @@ class Storage:
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self.root = root.rstrip("/")
-        # by the whole name at once: each part that is asked for alone is looked for in all jars of the class path
-        self._path, self._input_file, self._parquet, self._io = (getattr(spark._jvm, name) for name in _CLASSES)
+        self._jvm: Any = spark._jvm
+        self._path = self._class("org.apache.hadoop.fs.Path")
         self._conf = spark.sparkContext._jsc.hadoopConfiguration()
         self._fs = self._path(self.root).getFileSystem(self._conf)
+
+    def _class(self, name: str) -> Any:
+        """By the whole name at once: each part that is asked for alone is looked for in all jars of the class path."""
+        return getattr(self._jvm, name)
 
     def at(self, *parts: str) -> str:
         return "/".join((self.root, *parts))
@@ -66,7 +63,7 @@ class Storage:
             return None
         stream = self._fs.open(path)
         try:
-            return str(self._io.toString(stream, "UTF-8"))
+            return str(self._class("org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
         finally:
             stream.close()
 
@@ -82,8 +79,9 @@ class Storage:
 
     def largest(self, path: str, columns: Iterable[str]) -> dict[str, int]:
         """The largest value of some integer columns of a Parquet file, from its footer alone."""
-        source = self._input_file.fromPath(self._path(path), self._conf)
-        reader = self._parquet.open(source)
+        input_file = self._class("org.apache.parquet.hadoop.util.HadoopInputFile")
+        reader_class = self._class("org.apache.parquet.hadoop.ParquetFileReader")
+        reader = reader_class.open(input_file.fromPath(self._path(path), self._conf))
         try:
             wanted = set(columns)
             return {name: value for name, value in _maxima(reader.getFooter()) if name in wanted}
