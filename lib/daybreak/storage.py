@@ -28,14 +28,14 @@ class Storage:
         self._jvm: Any = spark._jvm
         self._path = self._class("org.apache.hadoop.fs.Path")
         self._conf = spark.sparkContext._jsc.hadoopConfiguration()
-        self._fs = self._path(self.root).getFileSystem(self._conf)
+        self._fs = self._path(self.at()).getFileSystem(self._conf)
 
     def _class(self, name: str) -> Any:
         """By the whole name at once: each part that is asked for alone is looked for in all jars of the class path."""
         return getattr(self._jvm, name)
 
     def at(self, *parts: str) -> str:
-        return "/".join((self.root, *parts))
+        return "/".join((self.root, *(parts or ("",))))  # a bucket's root needs its slash: it has no other name
 
     def exists(self, *parts: str) -> bool:
         return bool(self._fs.exists(self._path(self.at(*parts))))

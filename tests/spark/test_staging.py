@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from daybreak import schema
 from daybreak.sink.staging import Receipt, Staging
+from daybreak.storage import Storage
 
 COLUMNS = schema.staging([], [])
 
@@ -49,3 +50,9 @@ def test_a_staged_file_is_read_once_and_one_that_is_gone_counts_no_more(
     (tmp_path / "staging/run/shards" / first).unlink()
     assert staging.receipts() == [Receipt(0, "c", 3, 2, 1), Receipt(1, "b", 2, 1, 1)]
     assert asked == [{first}, {second}]
+
+
+@pytest.mark.parametrize("root", ["/", "file:/", "file:///"])
+def test_the_root_of_a_store_is_a_folder_like_any_other(spark: SparkSession, root: str) -> None:
+    assert Storage(spark, root).exists()
+    assert Storage(spark, root).exists("tmp")
