@@ -84,8 +84,9 @@ class WorkerEndedError(ShardError):
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a library says, without the stack trace or the plan that follows it."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    """What an error of a library says, without the stack trace or the plan that follows it: 500 characters at most."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip()[:500] if lines else type(error).__name__
 
 
 def root_cause(error: BaseException) -> str:

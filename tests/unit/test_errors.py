@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from daybreak.errors import root_cause
+from daybreak.errors import first_line, root_cause
 
 FULL_DISK = """An error occurred while calling o1053.parquet.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 2 in stage 46.0 failed 4 times
@@ -36,3 +36,12 @@ ValueError: a bad weight
 )
 def test_the_root_cause_is_what_lies_at_the_bottom(said: str, cause: str) -> None:
     assert root_cause(RuntimeError(said)) == cause
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [("\n  no table  \nat line 1", "no table"), ("  \n", "RuntimeError"), ("x" * 900, "x" * 500)],
+    ids=["after a blank line", "blank", "long"],
+)
+def test_the_first_line_says_something_and_not_all(said: str, line: str) -> None:
+    assert first_line(RuntimeError(said)) == line

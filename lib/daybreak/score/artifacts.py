@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from daybreak.errors import ModelLoadError
+from daybreak.errors import ModelLoadError, first_line
 
-__all__ = ["contents", "digest_of", "explained", "first_line", "local_contents", "local_path", "repository"]
+__all__ = ["contents", "digest_of", "explained", "local_contents", "local_path", "repository"]
 
 _STAMPS = {"registered_model_meta"}  # MLflow adds it on download
 
@@ -90,8 +90,3 @@ def explained(uri: str) -> Iterator[None]:
             fix="check model.uri, that the tracking server and registry answer (MLFLOW_TRACKING_URI, "
             "MLFLOW_REGISTRY_URI), and that this user may read the model",
         ) from error
-
-
-def first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:500] if lines else "no message"

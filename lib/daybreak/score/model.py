@@ -9,8 +9,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 import pandas as pd
 
-from daybreak.errors import ModelLoadError
-from daybreak.score.artifacts import first_line
+from daybreak.errors import ModelLoadError, first_line
 from daybreak.score.cache import fetch
 from daybreak.score.registry import ModelPin
 from daybreak.score.signature import ModelSpec

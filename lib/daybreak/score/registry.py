@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from daybreak.errors import ModelLoadError
-from daybreak.score.artifacts import contents, digest_of, explained, first_line, local_path
+from daybreak.errors import ModelLoadError, first_line
+from daybreak.score.artifacts import contents, digest_of, explained, local_path
 from daybreak.score.signature import ModelSpec, model_spec
 
 __all__ = ["ModelPin", "resolve"]
