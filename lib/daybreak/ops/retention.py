@@ -13,6 +13,7 @@ from daybreak.ops.runlog import RunLog
 from daybreak.storage import Stored
 
 log = logging.getLogger(__name__)
+_LOOKED_AT = ("run_id", "job", "status", "started_at", "ended_at")  # a run's pins may list thousands of files
 
 
 def spent(runs: Sequence[Row], *, now: datetime, retention: timedelta, resume_within: timedelta) -> list[str]:
@@ -45,7 +46,7 @@ def sweep(logbook: RunLog, job: str, *, now: datetime, retention: timedelta, res
     """
     try:
         left = {folder.name: folder for folder in logbook.storage.folders("staging")}
-        rows = runlog.newest_first(logbook.runs().collect())
+        rows = runlog.newest_first(logbook.runs().select(*_LOOKED_AT).collect())
         over = spent([row for row in rows if row.job == job], now=now, retention=retention, resume_within=resume_within)
         over = [one for one in over if one in left]
         over += nameless(left.values(), {row.run_id for row in rows}, now=now, retention=retention)

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -159,7 +160,7 @@ class _Job:
     before: Budget | None = None
     seconds: float = 0.0
 
-    @property
+    @cached_property
     def longest(self) -> int:
         return max(1, int(self.window.sizes[self.rows].max()))
 

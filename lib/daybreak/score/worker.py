@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from daybreak import schema
 from daybreak.score import device, learned, precision
@@ -213,7 +214,8 @@ class _Shard:
             "scored_us": time.time_ns() // 1000,
             **columns,
         }
-        return pd.DataFrame({name: values.get(name) for name in self.columns}, index=pd.RangeIndex(rows))
+        absent = pd.arrays.ArrowExtensionArray(pa.nulls(rows))  # goes back as it is: of None's, each is looked at
+        return pd.DataFrame({name: values.get(name, absent) for name in self.columns}, index=pd.RangeIndex(rows))
 
 
 def _storable(text: str) -> str:
