@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -68,6 +68,10 @@ class Run:
     @property
     def to_score(self) -> list[Shard]:
         return [shard for shard in self.shards if shard.rows > shard.skipped]
+
+    def compiled(self) -> AbstractContextManager[None]:
+        """For the queries over the rows of the run."""
+        return session.compiled(self.spark, rows=sum(shard.rows for shard in self.shards))
 
     @property
     def pinned(self) -> dict[str, Any]:
@@ -154,7 +158,8 @@ def _new(
     rows = preflight.select(snapshot.read(spark, pinned), config.input)
     binding = preflight.bind(rows.schema, config.input, spec)
     publish.check(spark, _target(config, binding, spec))
-    preflight.require_unique(rows, binding.keys)
+    with session.compiled(spark):
+        preflight.require_unique(rows, binding.keys)
     logbook.create()
     window = configuration.render_window(config.window, now)
     run_id = f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
@@ -190,7 +195,8 @@ def resume(config: JobConfig, spark: SparkSession, logbook: RunLog, row: Row, *,
     publish.check(spark, run.target)
     with run.stage("plan"):
         run.shards = [Shard(**shard) for shard in run.staging.read_plan()]
-        run.staged_before = tuple(run.staging.receipts())
+        with run.compiled():
+            run.staged_before = tuple(run.staging.receipts())
         run.precision = _settled(run.precision, run.staged_before)
         logbook.take_over(run.run_id, config.name, epoch=epoch)
     log.info(
@@ -241,7 +247,7 @@ def _plan(run: Run) -> tuple[Plan, list[Shard]]:
     selective = run.config.select == "changed"
     if selective:
         run.held = _held(run)
-    with shards.one_split_a_partition(run.spark, run.plan.split_bytes):
+    with shards.one_split_a_partition(run.spark, run.plan.split_bytes), session.compiled(run.spark):
         rows = marked(run)
         splits = shards.layout(rows, run.binding.features)
         plan = shards.choose(splits, run.config.shards, split_bytes=run.plan.split_bytes, selective=selective)

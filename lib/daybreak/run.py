@@ -90,7 +90,8 @@ def _score_job(run: Run, done: set[int], *, show: bool, isolated: bool = False) 
         return
     with _worker_errors():
         _pin_precision(run)
-    with shards.one_split_a_partition(run.spark, run.plan.split_bytes), _display(run, done, show), _worker_errors():
+    one_split = shards.one_split_a_partition(run.spark, run.plan.split_bytes)
+    with one_split, run.compiled(), _display(run, done, show), _worker_errors():
         placed = shards.assign(marked(run), run.plan, run.binding.keys, outstanding)
         wire = selection.on_the_wire(placed, run.binding)
         columns = schema.staging([key.type for key in run.binding.keys], [one.ddl for one in run.spec.outputs])
@@ -104,8 +105,9 @@ def _pin_precision(run: Run) -> None:
     if run.precision["precision"] != "auto":
         return
     decide, profile = _scorer(run, isolated=False).decide, scaling.profile(run.spark)
-    answer = run.spark.range(1).coalesce(1).mapInPandas(decide, "choice STRING", profile=profile).first()
-    run.precision = json.loads(answer.choice if answer else "{}")
+    # not first(): it would end the worker before its time, with the model that this has loaded
+    [answer] = run.spark.range(1).coalesce(1).mapInPandas(decide, "choice STRING", profile=profile).collect()
+    run.precision = json.loads(answer.choice)
     log.info("run %s: precision %s: %s", run.run_id, run.precision["precision"], run.precision["reason"])
 
 
@@ -172,13 +174,14 @@ def _worker_errors() -> Iterator[None]:
 
 def _audit(run: Run) -> tuple[list[Receipt], Counts]:
     """Hold the counts and the gates, and write what a person needs to see why they refuse."""
-    receipts = run.staging.receipts()
-    counts = audit.reconcile(run.shards, receipts, run.staging.counts(receipts) if receipts else {})
-    if counts.rows_dead:
-        letters = dead_letters.letters(
-            _staged(run, receipts), run.binding.keys, run_id=run.run_id, job=run.config.name, window=run.window
-        )
-        dead_letters.write(letters, run.log.at("dead_letters"), run_id=run.run_id)
+    with run.compiled():
+        receipts = run.staging.receipts()
+        counts = audit.reconcile(run.shards, receipts, run.staging.counts(receipts) if receipts else {})
+        if counts.rows_dead:
+            letters = dead_letters.letters(
+                _staged(run, receipts), run.binding.keys, run_id=run.run_id, job=run.config.name, window=run.window
+            )
+            dead_letters.write(letters, run.log.at("dead_letters"), run_id=run.run_id)
     run.log.add_shards(run.run_id, [_shard_row(run.run_id, receipt) for receipt in receipts])
     run.counts = counts
     audit.hold_gates(counts, run.config.gates)
@@ -205,7 +208,9 @@ def _publish(run: Run, receipts: Sequence[Receipt]) -> int | None:
     def allowed() -> None:
         run.log.still_held(run.run_id, run.config.name)
 
-    return publish.publish(run.spark, scores, run.target, origin, allowed=allowed)
+    of_the_window = run.target.history  # else the MERGE looks through the whole output
+    with run.compiled() if of_the_window else session.compiled(run.spark):
+        return publish.publish(run.spark, scores, run.target, origin, allowed=allowed)
 
 
 # -- close --------------------------------------------------------------------------------------------------------

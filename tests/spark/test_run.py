@@ -11,7 +11,7 @@ from typing import Any
 import mlflow
 import pytest
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-from models import DOUBLE_IN, DOUBLE_OUT, Choosing, Difference, Double, Same, Unable
+from models import DOUBLE_IN, DOUBLE_OUT, Choosing, Difference, Double, Random, Same, Unable
 from pyspark.sql import SparkSession
 
 from daybreak import config, run, score
@@ -225,6 +225,16 @@ def test_auto_precision_is_decided_by_a_worker_and_pinned(
     receipts = read(spark, f"{decided.output}_daybreak/shards")
     assert {json.loads(row.receipt)["precision"] for row in receipts} == {"fp32"}
     assert {row.id: row.y for row in read(spark, decided.output)} == {i: 2.0 * i for i in range(20)}
+
+
+def test_the_worker_that_decides_on_the_precision_goes_on_with_the_model_that_it_loaded(
+    spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(spark.sparkContext.environment, "DAYBREAK_TEST", "has workers of its own")
+    (calls := tmp_path / "calls").mkdir()
+    model = save_model(Random(str(calls)), DOUBLE_IN, DOUBLE_OUT)
+    score(job(table(numbers(20), "id bigint, x double"), model, model={"uri": model, "precision": "auto"}), spark=spark)
+    assert len(list(calls.glob("loaded-*"))) == 1
 
 
 def test_a_resumed_run_keeps_the_precision_of_its_staged_shards(

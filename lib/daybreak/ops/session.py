@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.errors import PySparkRuntimeError
@@ -16,6 +16,10 @@ _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+_COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}  # Spark's defaults
+MANY_ROWS = 100_000
 
 
 def current(name: str) -> SparkSession:
@@ -48,9 +52,25 @@ def own(spark: SparkSession, *, batch_rows: int) -> SparkSession:
             session.conf.set(key, value)
     session.catalog.setCurrentCatalog(spark.catalog.currentCatalog())
     session.catalog.setCurrentDatabase(spark.catalog.currentDatabase())
-    for key, value in _settings(batch_rows).items():
-        session.conf.set(key, value)
+    _set(session, _settings(batch_rows))
     return session
+
+
+@contextmanager
+def compiled(own: SparkSession, *, rows: int = MANY_ROWS) -> Iterator[None]:
+    """Where that pays, let Spark write code for a run's queries over so many rows, if the application lets it."""
+    application = own.sparkContext.getConf()
+    as_started = {key: str(application.get(key, default)) for key, default in _COMPILED.items()}
+    _set(own, as_started if rows >= MANY_ROWS else _INTERPRETED)
+    try:
+        yield
+    finally:
+        _set(own, _INTERPRETED)
+
+
+def _set(session: SparkSession, settings: Mapping[str, str]) -> None:
+    for key, value in settings.items():
+        session.conf.set(key, value)
 
 
 @contextmanager
@@ -77,8 +97,11 @@ def _settings(batch_rows: int) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         # staging never changes, so MERGE need not copy its source first
         "spark.databricks.delta.merge.materializeSource": "none",
-        # Delta's log has more columns than Spark's limit of 100, and each task of each look at a table would write
-        # the code of its projections anew, which was a fifth of all that the JVM did in a small run
+        # of some 50 queries a run three or four go over the rows, in compiled(); for the others, on Delta's logs and
+        # our own small tables, writing and compiling code was half of what the JVM did
+        **_INTERPRETED,
+        # in compiled() too a query looks at Delta's log, which has more columns than Spark's limit of 100: past it,
+        # each task writes the code of its projections anew
         "spark.sql.codegen.maxFields": "200",
         # a window is one partition of the output, and all rows of a MERGE would go through one task
         "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "false",

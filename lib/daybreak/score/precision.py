@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from daybreak.errors import first_line
 from daybreak.score import device
-from daybreak.score.artifacts import first_line
 from daybreak.score.cache import fetch
 from daybreak.score.inputs import admit
 from daybreak.score.model import StagedModel, forget, load_cached
