@@ -118,8 +118,8 @@ def run_daybreak(ground: Ground, *, table: Table, mode: str, onto_earlier: bool 
     spark = session.spark()
     rows = table.read(ground, spark).count()
     few = job(ground, table, mode, NEW, ground.empty("warm-up"), rows)
-    few["input"]["where"] = table.a_few
-    few["shards"] = {"by": "key", "rows": max(1, rows // 8000)}  # so that every worker has loaded the model
+    few["input"]["where"] = table.a_tenth
+    few["shards"] = {"by": "key", "rows": max(1, rows // 80)}  # so that every worker has loaded the model
     daybreak.score(few, spark=spark, show=False)
     target = ground.copied("daybreak", start=start(table, mode)) if onto_earlier else ground.empty("daybreak")
     with timed() as watch:
@@ -151,7 +151,7 @@ def run_udf(
             write(spark, scored(table, rows, score, mode), table, target, mode)
         return watch.seconds
 
-    once(source.where(table.a_few), f"{name}-warm-up")
+    once(source.where(table.a_tenth), f"{name}-warm-up")
     return Measured(rows, once(source, name))
 
 
@@ -174,7 +174,7 @@ def run_streaming(ground: Ground, *, table: Table, mode: str) -> Measured:
             query.awaitTermination()
         return watch.seconds
 
-    once(table.a_few, "streaming-warm-up")
+    once(table.a_tenth, "streaming-warm-up")
     return Measured(rows, once("true", "streaming"))
 
 

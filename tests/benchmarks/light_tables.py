@@ -33,9 +33,9 @@ class Table:
         self.make(spark, rows).select(*self.key, *self.columns).write.format("delta").save(str(self.path(ground)))
 
     @property
-    def a_few(self) -> str:
-        """A condition, for the warm-up."""
-        return f"pmod(hash({', '.join(self.key)}), 1000) = 0"
+    def a_tenth(self) -> str:
+        """A condition, for the warm-up: rows enough that the JVM has compiled what moves them."""
+        return f"pmod(hash({', '.join(self.key)}), 10) = 0"
 
 
 _NUMBERS = tuple(f"x{i:02}" for i in range(20))

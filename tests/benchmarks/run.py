@@ -195,7 +195,8 @@ def plot(regime: Regime, report: dict[str, Any], path: Path) -> None:
     colors = ["#d9822b" if one.name.startswith("daybreak") else "#8a9ba8" for one in shown]
     axes.barh([one.label for one in shown], rate, xerr=ends, color=colors, capsize=3)
     axes.bar_label(axes.containers[-1], [f" {value:,.0f}" for value in rate], padding=6)
-    axes.set_xlabel(f"{regime.unit} per second, end to end\n{report['rows']:,}: {regime.about}, {CORES} cores")
+    about = f"{regime.unit} per second, end to end\n{report['rows']:,}: {regime.about}, {CORES} cores"
+    figure.supxlabel(about, fontsize="medium")  # as wide as the figure: the axes leave no room beside the labels
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0.15)
     path.parent.mkdir(parents=True, exist_ok=True)
