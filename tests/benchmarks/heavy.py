@@ -103,7 +103,7 @@ HEAVY = Regime(
     name="heavy",
     unit="docs",
     about="docstrings, MiniLM fp32",
-    rows=4000,
+    rows=12_000,
     fill=prepare.fill,
     contenders=(
         Contender("limit", "limit: bare sorted loop, no Spark, nothing written", run_limit),

@@ -56,7 +56,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests/benchmarks/run.py")
     names = [regime.name for regime in COMPARED]
     parser.add_argument("--regime", default=",".join(names), help=f"of {', '.join(names)}")
-    parser.add_argument("--rows", type=int, help="by default 4,000 documents, 2,000,000 customers, 336,776 flights")
+    parser.add_argument("--rows", type=int, help="by default 12,000 documents, 2,000,000 customers, 336,776 flights")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", help="some of the contenders; there is no plot then")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/bench", help="of data and results")

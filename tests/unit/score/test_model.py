@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import gc
 import shutil
 import sys
+import weakref
 from pathlib import Path
+from typing import Any
 
 import mlflow
 import pandas as pd
@@ -26,6 +29,21 @@ def test_22_a_process_keeps_one_model(saved: Path, tmp_path: Path) -> None:
     first = load_cached(pin, spec, cache_dir=tmp_path)
     assert load_cached(pin, spec, cache_dir=tmp_path, device="another") is not first
     assert len(model._LOADED) == 1
+
+
+def test_a_collection_after_a_task_does_not_go_through_the_model_and_a_forgotten_model_is_collected(
+    saved: Path, tmp_path: Path
+) -> None:
+    pin, spec = resolve(str(saved))
+    loaded: Any = load_cached(pin, spec, cache_dir=tmp_path)
+    loaded.itself = loaded  # as networks do, by their hooks
+    alive = weakref.ref(loaded)
+    assert not any(one is loaded for one in gc.get_objects())
+    del loaded
+    model.forget()
+    gc.collect()
+    assert alive() is None
+    assert not gc.get_freeze_count()
 
 
 def test_case_10_a_missing_module_is_one_fatal_error(double_signature: ModelSignature, tmp_path: Path) -> None:
