@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from daybreak.errors import PreflightError, first_line
+from daybreak.settings import settings
 
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -52,7 +53,8 @@ def own(spark: SparkSession, *, batch_rows: int) -> SparkSession:
             session.conf.set(key, value)
     session.catalog.setCurrentCatalog(spark.catalog.currentCatalog())
     session.catalog.setCurrentDatabase(spark.catalog.currentDatabase())
-    _set(session, _settings(batch_rows))
+    for key, value in _settings(batch_rows).items():
+        session.conf.set(key, value)
     return session
 
 
@@ -61,16 +63,8 @@ def compiled(own: SparkSession, *, rows: int = MANY_ROWS) -> Iterator[None]:
     """Where that pays, let Spark write code for a run's queries over so many rows, if the application lets it."""
     application = own.sparkContext.getConf()
     as_started = {key: str(application.get(key, default)) for key, default in _COMPILED.items()}
-    _set(own, as_started if rows >= MANY_ROWS else _INTERPRETED)
-    try:
+    with settings(own, as_started if rows >= MANY_ROWS else {}):
         yield
-    finally:
-        _set(own, _INTERPRETED)
-
-
-def _set(session: SparkSession, settings: Mapping[str, str]) -> None:
-    for key, value in settings.items():
-        session.conf.set(key, value)
 
 
 @contextmanager

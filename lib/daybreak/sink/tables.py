@@ -17,6 +17,7 @@ from pyspark.sql import types as T
 from daybreak import schema
 from daybreak.errors import DaybreakError, first_line
 from daybreak.schema import Column
+from daybreak.settings import settings
 from daybreak.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -53,14 +54,8 @@ def transaction(spark: SparkSession, *, app: str, version: int, note: str) -> It
 
     The settings hold for the whole session, so it must be the run's own, with one committer.
     """
-    settings = {_TXN_APP: app, _TXN_VERSION: str(version), _METADATA: note}
-    for key, value in settings.items():
-        spark.conf.set(key, value)
-    try:
+    with settings(spark, {_TXN_APP: app, _TXN_VERSION: str(version), _METADATA: note}):
         yield
-    finally:
-        for key in settings:
-            spark.conf.unset(key)
 
 
 def retried(action: Callable[[], _R], *, attempts: int = 8, sleep: Callable[[float], None] = time.sleep) -> _R:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from daybreak.config import Shards
 from daybreak.schema import RESERVED, Column, quoted
+from daybreak.settings import settings
 from daybreak.source.preflight import Binding, Feature
 
 SHARD, PATH, START, SKIP = (f"{RESERVED}{name}" for name in ("shard", "path", "start", "skip"))
@@ -100,14 +101,8 @@ def split_bytes(spark: SparkSession) -> int:
 def one_split_a_partition(spark: SparkSession, size: int) -> Iterator[None]:
     """While it lasts, each file split read is a partition of its own: an open cost of a whole partition leaves no
     room in it for a second."""
-    before = {conf: str(spark.conf.get(conf)) for conf in _SPLIT_CONFS}
-    for conf in _SPLIT_CONFS:
-        spark.conf.set(conf, f"{size}b")
-    try:
+    with settings(spark, dict.fromkeys(_SPLIT_CONFS, f"{size}b")):
         yield
-    finally:
-        for conf, value in before.items():
-            spark.conf.set(conf, value)
 
 
 def with_split(table: DataFrame) -> DataFrame:
