@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -162,7 +161,7 @@ def _new(
         preflight.require_unique(rows, binding.keys)
     logbook.create()
     window = configuration.render_window(config.window, now)
-    run_id = f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
+    run_id = runlog.name(now)
     unplanned = Plan("key", 0, shards.split_bytes(spark), "")
     run = Run(
         *(config, spark, logbook, run_id, window, now),

@@ -17,7 +17,6 @@ class Stored:
     path: str
     name: str
     size: int
-    modified_ms: int
 
 
 class Storage:
@@ -99,7 +98,7 @@ def _maxima(footer: Any) -> Iterator[tuple[str, int]]:
 
 def _stored(status: Any) -> Stored:
     path = status.getPath()
-    return Stored(path.toString(), path.getName(), status.getLen(), status.getModificationTime())
+    return Stored(path.toString(), path.getName(), status.getLen())
 
 
 def _is_data(status: Any) -> bool:

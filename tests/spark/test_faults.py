@@ -8,6 +8,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from pyspark.sql import functions as F
 
 from daybreak import score
 from daybreak.errors import GateError
+from daybreak.ops import runlog
 from daybreak.ops.runlog import RunLog
 from daybreak.schema import Column
 from daybreak.sink import tables
@@ -160,11 +162,14 @@ def test_staged_files_of_published_runs_go_after_their_retention(
     first = score(document, spark=spark)
     staging = Path(f"{first.output}_daybreak/staging")
     assert [folder.name for folder in staging.iterdir()] == [first.run_id]
+    of_no_run = runlog.name(datetime.now(UTC) - timedelta(days=8))  # its driver was killed while it planned
+    for name in (of_no_run, "notes"):
+        (staging / name / "plan").mkdir(parents=True)
     second = score({**document, "window": "w2"}, spark=spark)
-    assert {folder.name for folder in staging.iterdir()} == {first.run_id, second.run_id}
+    assert {folder.name for folder in staging.iterdir()} == {first.run_id, second.run_id, "notes"}
 
     third = score({**document, "window": "w3", "retention": "0s"}, spark=spark)
-    assert list(staging.iterdir()) == []
+    assert [folder.name for folder in staging.iterdir()] == ["notes"]
     assert {row.run_id for row in read(spark, f"{first.output}_daybreak/runs")} == {
         one.run_id for one in (first, second, third)
     }

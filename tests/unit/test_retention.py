@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from pyspark.sql import Row
 
-from daybreak.ops.retention import nameless, spent
-from daybreak.storage import Stored
+from daybreak.ops import runlog
+from daybreak.ops.retention import begun_by, spent
 
 NOW = datetime(2026, 11, 30, 6, tzinfo=UTC)
 WEEK, NIGHT = timedelta(days=7), timedelta(hours=18)
@@ -44,10 +44,13 @@ def test_a_resumable_run_outlives_a_short_retention() -> None:
     assert spent(runs, now=NOW, retention=timedelta(hours=1), resume_within=timedelta(hours=16)) == ["killed", "done"]
 
 
-def test_folders_of_no_run_go_when_they_are_old() -> None:
-    hours_ago = {"young": 1, "old": 169, "known": 169}
-    stored = [
-        Stored(name, name, 0, int((NOW - timedelta(hours=hours)).timestamp() * 1000))
-        for name, hours in hours_ago.items()
-    ]
-    assert nameless(stored, {"known"}, now=NOW, retention=WEEK) == ["old"]
+def test_what_began_long_ago_is_known_by_its_name() -> None:
+    old, young = (runlog.name(NOW - timedelta(hours=hours)) for hours in (169, 167))
+    edge = runlog.name(NOW - WEEK)
+    assert begun_by([old, young, edge, "notes", "2026-11-01", ""], NOW - WEEK) == [old, edge]
+
+
+def test_a_name_tells_when_a_run_began_whatever_the_zone_and_no_two_are_alike() -> None:
+    there = NOW.astimezone(timezone(timedelta(hours=-8)))
+    assert runlog.began(runlog.name(there)) == NOW
+    assert len({runlog.name(NOW) for _ in range(100)}) == 100

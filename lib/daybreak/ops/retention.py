@@ -10,7 +10,6 @@ from pyspark.sql import Row
 
 from daybreak.ops import runlog
 from daybreak.ops.runlog import RunLog
-from daybreak.storage import Stored
 
 log = logging.getLogger(__name__)
 _LOOKED_AT = ("run_id", "job", "status", "started_at", "ended_at")  # a run's pins may list thousands of files
@@ -33,29 +32,33 @@ def spent(runs: Sequence[Row], *, now: datetime, retention: timedelta, resume_wi
     return over
 
 
-def nameless(folders: Iterable[Stored], known: set[str], *, now: datetime, retention: timedelta) -> list[str]:
-    """Folders of no run: its driver was killed before the run's row was written. Pure."""
-    oldest = (now - retention).timestamp() * 1000
-    return [folder.name for folder in folders if folder.name not in known and folder.modified_ms < oldest]
+def begun_by(run_ids: Iterable[str], latest: datetime) -> list[str]:
+    """The runs that began by then, by their names, which begin with the time. Pure. No store need keep the time of a
+    folder; one of another name is nobody's run, and left alone."""
+    return [run_id for run_id in run_ids if (began := runlog.began(run_id)) and began <= latest]
 
 
 def sweep(logbook: RunLog, job: str, *, now: datetime, retention: timedelta, resume_within: timedelta) -> list[str]:
-    """Remove the staged files and heartbeats of a job's runs that are over. Returns the runs that lost files.
+    """Remove the staged files and heartbeats of a job's runs that are over, and what a driver left of a run that it was
+    killed before it wrote the row of. Returns the runs that lost files.
 
     Housekeeping after the run is published: what cannot be removed is a warning, and tried again by the next run.
     """
     try:
-        left = {folder.name: folder for folder in logbook.storage.folders("staging")}
+        old = begun_by((folder.name for folder in logbook.storage.folders("staging")), now - retention)
+        if not old:  # as on most nights: no need to read the run log
+            return []
         rows = runlog.newest_first(logbook.runs().select(*_LOOKED_AT).collect())
-        over = spent([row for row in rows if row.job == job], now=now, retention=retention, resume_within=resume_within)
-        over = [one for one in over if one in left]
-        over += nameless(left.values(), {row.run_id for row in rows}, now=now, retention=retention)
-        for run_id in over:
+        of_job = [row for row in rows if row.job == job]
+        over = set(spent(of_job, now=now, retention=retention, resume_within=resume_within))
+        over |= set(old) - {row.run_id for row in rows}
+        gone = sorted(over & set(old))
+        for run_id in gone:
             logbook.storage.delete("staging", run_id)
             logbook.storage.delete("heartbeats", run_id)
     except Exception as error:
         log.warning("job %s: old staged files could not be removed: %s: %s", job, type(error).__name__, error)
         return []
-    if over:
-        log.info("job %s: removed the staged files of %d runs that are over: %s", job, len(over), ", ".join(over))
-    return over
+    if gone:
+        log.info("job %s: removed the staged files of %d runs that are over: %s", job, len(gone), ", ".join(gone))
+    return gone

@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import threading
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -36,6 +37,7 @@ UNFINISHED = (SCORING, REFUSED, FAILED)
 # Tables of a few rows a run: statistics for skipping files cost more to plan than they save.
 _SMALL = {"delta.dataSkippingNumIndexedCols": "0"}
 
+_BEGAN = "%Y%m%dT%H%M%SZ"
 BEAT_EVERY = timedelta(seconds=10)
 STALE_AFTER = timedelta(seconds=60)
 
@@ -79,6 +81,19 @@ def is_alive(holder: Holder, beat: datetime | None, *, here: Holder, now: dateti
     if holder == here or (holder.host == here.host and start != holder.start):
         return False
     return beat is not None and now - beat < STALE_AFTER
+
+
+def name(now: datetime) -> str:
+    """A new run's name: when it began, to the second, UTC, and what tells it from another of that second."""
+    return f"{now.astimezone(UTC):{_BEGAN}}-{uuid.uuid4().hex[:8]}"
+
+
+def began(run_id: str) -> datetime | None:
+    """When a run began, by its name; None for what is no name of a run."""
+    try:
+        return datetime.strptime(run_id.partition("-")[0], _BEGAN).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def newest_first(runs: Iterable[Row]) -> list[Row]:
