@@ -118,9 +118,10 @@ DEAD_LETTERS = (
 
 SCORED, DEAD, RECEIPT = "scored", "dead", "receipt"
 
+ATTEMPT = Column("attempt", "STRING", "one execution of the shard's task")
 _STAGING_HEAD = (
     Column("shard_id", "INT", "the shard"),
-    Column("attempt", "STRING", "one execution of the shard's task"),
+    ATTEMPT,
     Column("kind", "STRING", "scored, dead or receipt"),
     Column("input_hash", "BIGINT", "xxhash64 of the row's model inputs"),
     Column("scored_us", "BIGINT", "microseconds since 1970 UTC"),

@@ -29,9 +29,8 @@ from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, DataType, Schema
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from daybreak import run, schema
+from daybreak import local, run, schema
 from daybreak.launch import Run, marked
-from daybreak.sink import tables
 from daybreak.source import selection, shards
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +102,7 @@ def stage(current: Run, left: int) -> None:
     rows = selection.on_the_wire(placed, current.binding).toPandas()
     scorer = run._scorer(current, isolated=False)
     columns = schema.staging([key.type for key in current.binding.keys], [one.ddl for one in current.spec.outputs])
-    types = to_arrow_schema(tables.struct(columns))
+    types = to_arrow_schema(local.struct(columns))
     folder = Path(current.staging.storage.at("shards"))
     folder.mkdir()
     for shard_id, frame in rows.groupby("shard_id"):

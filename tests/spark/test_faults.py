@@ -20,7 +20,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from daybreak import score
+from daybreak import local, score
 from daybreak.errors import GateError
 from daybreak.ops import runlog
 from daybreak.ops.runlog import RunLog
@@ -195,7 +195,7 @@ def test_a_table_that_another_writer_has_begun_is_waited_for_and_one_that_it_lef
         return waited
 
     (tmp_path / "begun" / "_delta_log").mkdir(parents=True)
-    made_elsewhere = spark.createDataFrame([], tables.struct(columns)).write.format("delta").partitionBy("w")
+    made_elsewhere = spark.createDataFrame([], local.struct(columns)).write.format("delta").partitionBy("w")
     assert len(create("begun", lambda place: made_elsewhere.mode("append").save(str(place)))) == 2
     (tmp_path / "left" / "_delta_log").mkdir(parents=True)
     (tmp_path / "left" / "_delta_log" / f".{0:020}.json.tmp").write_text("{}")

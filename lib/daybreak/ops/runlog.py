@@ -23,7 +23,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from daybreak import schema
+from daybreak import local, schema
 from daybreak.errors import DaybreakError, LeaseError, root_cause
 from daybreak.schema import literal
 from daybreak.sink import tables
@@ -187,7 +187,7 @@ class RunLog:
     def open(self, run: Mapping[str, Any]) -> None:
         """Write a new run's row, which takes the lease. Raises LeaseError when another driver was faster."""
         values = [run.get(column.name) for column in schema.RUNS]
-        row = self.spark.createDataFrame([tuple(values)], schema.ddl(schema.RUNS))
+        row = local.frame(self.spark, [values], schema.RUNS)
         self.beat(run["run_id"])
         tables.append_once(row, self.at("runs"), app=_lease(run["job"]), version=run["epoch"])
         self._held(run["run_id"], run["holder"])
@@ -232,7 +232,7 @@ class RunLog:
     def add_shards(self, run_id: str, rows: list[tuple[Any, ...]]) -> None:
         """Write the receipts that count; a repetition for the same run does nothing."""
         if rows:
-            frame = self.spark.createDataFrame(rows, schema.ddl(schema.SHARDS)).coalesce(1)
+            frame = local.frame(self.spark, rows, schema.SHARDS).coalesce(1)
             tables.append_once(frame, self.at("shards"), app=f"daybreak/shards/{run_id}", version=1)
 
     # -- the heartbeat

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from daybreak import schema
+from daybreak import local, schema
 from daybreak.config import absolute, is_path
 from daybreak.errors import PreflightError, first_line
 from daybreak.schema import Column, literal, quoted
@@ -127,7 +127,7 @@ def _refuse_clashes(target: Target) -> None:
 
 
 def _misfits(target: Target, existing: T.StructType) -> list[str]:
-    wanted = tables.struct(target.columns)
+    wanted = local.struct(target.columns)
     have = {field.name.lower(): field.dataType for field in existing.fields}
     problems = []
     for field in wanted.fields:

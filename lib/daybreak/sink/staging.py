@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from daybreak import schema
+from daybreak import local, schema
 from daybreak.errors import DaybreakError
 from daybreak.schema import Column, quoted
 from daybreak.storage import Storage
@@ -53,7 +53,7 @@ class Staging:
 
     def write_plan(self, shards: Sequence[Any]) -> None:
         rows = [tuple(getattr(shard, column.name) for column in schema.PLAN) for shard in shards]
-        frame = self.spark.createDataFrame(rows, schema.ddl(schema.PLAN)).coalesce(1)
+        frame = local.frame(self.spark, rows, schema.PLAN).coalesce(1)
         frame.write.mode("overwrite").parquet(self.storage.at("plan"))
 
     def read_plan(self) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ class Staging:
 
     def rows(self, receipts: Iterable[Receipt], key_types: Sequence[str], predictions: Sequence[str]) -> DataFrame:
         """The scored and dead rows of the attempts that count."""
-        attempts = self.spark.createDataFrame([(receipt.attempt,) for receipt in receipts], "attempt string")
+        attempts = local.frame(self.spark, [(receipt.attempt,) for receipt in receipts], [schema.ATTEMPT])
         staged = self._read(key_types, predictions).where(F.col("kind") != schema.RECEIPT)
         return staged.join(F.broadcast(attempts), on="attempt", how="left_semi")
 

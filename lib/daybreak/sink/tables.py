@@ -12,9 +12,8 @@ from delta import exceptions as delta_errors
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as T
 
-from daybreak import schema
+from daybreak import local
 from daybreak.errors import DaybreakError, first_line
 from daybreak.schema import Column
 from daybreak.settings import settings
@@ -94,7 +93,7 @@ def create(
         settings["delta.columnMapping.mode"] = "name"
     builder = DeltaTable.createIfNotExists(spark)
     builder = builder.location(table) if by_path else builder.tableName(table)
-    builder = builder.addColumns(struct(columns))
+    builder = builder.addColumns(local.struct(columns))
     for name, value in settings.items():
         builder = builder.property(name, value)
     if partition:
@@ -109,7 +108,7 @@ def create(
             if wait is None and not half_made(Storage(spark, table)):
                 raise
         sleep(wait or 0)
-    empty = spark.createDataFrame([], struct(columns)).write.format("delta").mode("ignore").options(**settings)
+    empty = local.frame(spark, [], columns).write.format("delta").mode("ignore").options(**settings)
     retried(lambda: (empty.partitionBy(partition) if partition else empty).save(table))
 
 
@@ -118,10 +117,3 @@ def half_made(storage: Storage) -> bool:
     if not storage.exists("_delta_log") or storage.files("_delta_log"):  # first: of a table, that is the short listing
         return False
     return [folder.name for folder in storage.folders()] == ["_delta_log"] and not storage.files()
-
-
-def struct(columns: Iterable[Column]) -> T.StructType:
-    """The columns as Spark's own type."""
-    parsed = T.StructType.fromDDL(schema.ddl(columns))
-    assert isinstance(parsed, T.StructType)  # the stubs say DataType
-    return parsed

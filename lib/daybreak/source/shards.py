@@ -15,6 +15,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from daybreak import local
 from daybreak.config import Shards
 from daybreak.schema import RESERVED, Column, quoted
 from daybreak.settings import settings
@@ -23,6 +24,13 @@ from daybreak.source.preflight import Binding, Feature
 SHARD, PATH, START, SKIP = (f"{RESERVED}{name}" for name in ("shard", "path", "start", "skip"))
 _PLACE, _TODO_PATH, _TODO_START = (f"{RESERVED}{name}" for name in ("place", "todo_path", "todo_start"))
 _ROWS, _SKIPPED, _COST = f"{RESERVED}rows", f"{RESERVED}skipped", f"{RESERVED}cost"
+
+_TODO = (
+    Column(SHARD, "INT", "the shard"),
+    Column(_TODO_PATH, "STRING", "its file, if it is a file split"),
+    Column(_TODO_START, "BIGINT", "first byte of the split"),
+    Column(_PLACE, "INT", "its place in the order of the tasks"),
+)
 
 _UNEVEN = 4
 _SPLIT_CONFS = ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes")
@@ -149,11 +157,9 @@ def assign(rows: DataFrame, plan: Plan, keys: Sequence[Column], outstanding: Seq
     file splits by their bytes itself.) Rows of finished shards fall out in the join with the (small, broadcast) list of
     what is left.
     """
-    spark = rows.sparkSession
     dearest_first = sorted(outstanding, key=lambda shard: (-shard.cost, shard.shard_id))
     listed = [(shard.shard_id, shard.path, shard.start, place) for place, shard in enumerate(dearest_first)]
-    columns = f"{SHARD} int, {_TODO_PATH} string, {_TODO_START} bigint, {_PLACE} int"
-    todo = F.broadcast(spark.createDataFrame(listed, columns))
+    todo = F.broadcast(local.frame(rows.sparkSession, listed, _TODO))
     if plan.by == "files":
         at = (F.col(PATH) == F.col(_TODO_PATH)) & (F.col(START) == F.col(_TODO_START))
         return rows.join(todo, on=at, how="inner")
