@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
-from daybreak import schema
+from daybreak import local, schema
+from daybreak.schema import Column
 from daybreak.sink.staging import Receipt, Staging
 from daybreak.storage import Storage
 
@@ -56,3 +59,17 @@ def test_a_staged_file_is_read_once_and_one_that_is_gone_counts_no_more(
 def test_the_root_of_a_store_is_a_folder_like_any_other(spark: SparkSession, root: str) -> None:
     assert Storage(spark, root).exists()
     assert Storage(spark, root).exists("tmp")
+
+
+def test_rows_of_the_driver_are_part_of_the_query_and_keep_their_values(spark: SparkSession) -> None:
+    kinds = {"n": "INT", "big": "BIGINT", "x": "DOUBLE", "text": "STRING", "at": "TIMESTAMP", "never": "STRING"}
+    columns = [Column(name, kind, "") for name, kind in kinds.items()]
+    at = datetime(2026, 11, 30, 6, 0, 0, 123456, tzinfo=UTC)
+    rows = [(1, 2**53 + 1, 0.1, "Größe\n'", at, None), (None, None, None, None, None, None)]
+    held = local.frame(spark, rows, columns)
+    assert held._jdf.queryExecution().optimizedPlan().toString().startswith("LocalRelation")  # so no job reads them
+    told = held.withColumn("at", F.unix_micros("at")).collect()
+    assert [tuple(row) for row in told] == [(*rows[0][:4], int(at.timestamp() * 1_000_000), None), rows[1]]
+    assert dict(held.dtypes) == {name: kind.lower() for name, kind in kinds.items()}
+    empty = local.frame(spark, [], columns)
+    assert (empty.count(), empty.dtypes) == (0, held.dtypes)
