@@ -17,9 +17,11 @@ __all__ = ["TextClassifier", "log_text_classifier"]
 
 
 class TextClassifier(TextEncoder):
-    """One text column in; ``label`` (string) and ``score`` (float, its probability) out.
+    """One text column in; ``label`` (string) and ``score`` (float) out: the likeliest class, and its probability.
 
-    Labels are the model's own, from ``id2label`` in its config.
+    Labels are the model's own, from ``id2label`` in its config, and so is what makes a score of a logit, as in
+    transformers' own pipeline: softmax over the classes; for one class, or for independent ones (``problem_type`` is
+    ``multi_label_classification``), the sigmoid of each; for a regression the logit itself.
     """
 
     tolerance: Mapping[str, float] = MappingProxyType({"cosine": 0.999, "difference": 0.02})
@@ -27,6 +29,7 @@ class TextClassifier(TextEncoder):
     def __init__(self, *, text: str = "text", max_length: int | None = None) -> None:
         super().__init__(text=text, max_length=max_length)
         self._labels: Any = None
+        self._scores: str = "softmax"
 
     def _network(self, folder: Path) -> Any:
         import torch
@@ -35,18 +38,30 @@ class TextClassifier(TextEncoder):
         model = AutoModelForSequenceClassification.from_pretrained(
             str(folder), local_files_only=True, dtype=torch.float32
         ).eval()
+        self._scores = _function(model.config)
         names = model.config.id2label
         self._labels = np.array([names[i] for i in range(len(names))], dtype=object)
         return model
 
     def _head(self, output: Any, mask: Any) -> Any:
-        """Probabilities, [n, classes]."""
-        return output.logits.float().softmax(dim=1)
+        """Scores, [n, classes]."""
+        logits = output.logits.float()
+        if self._scores == "softmax":
+            return logits.softmax(dim=1)
+        return logits.sigmoid() if self._scores == "sigmoid" else logits
 
     def postprocess(self, output: Any) -> pd.DataFrame:
         """``label`` and ``score`` of each row's likeliest class."""
         scores, classes = output.numpy().max(axis=1), output.numpy().argmax(axis=1)
         return pd.DataFrame({"label": self._labels[classes], "score": scores})
+
+
+def _function(config: Any) -> str:
+    """What transformers' pipeline applies to the logits of such a model."""
+    if config.problem_type == "regression":
+        return "none"
+    independent = config.problem_type == "multi_label_classification" or config.num_labels == 1
+    return "sigmoid" if independent else "softmax"
 
 
 def log_text_classifier(

@@ -23,6 +23,7 @@ __all__ = ["EXAMPLE", "Encoded", "TextEncoder", "log_encoder", "own_max_length"]
 Array = np.ndarray[Any, Any]
 
 DEFAULT_MAX_LENGTH = 256
+_UNLIMITED = 1_000_000  # and more, up to 1e30, is what tokenizers write who know no limit
 # Of several lengths: bf16 is compared with fp32 on them.
 EXAMPLE = (
     "Every row has its score by daybreak.",
@@ -57,7 +58,8 @@ class TextEncoder(PythonModel):
 
     Args:
         text: the input column.
-        max_length: tokens read of each text, the rest is cut off; None takes the model's own limit.
+        max_length: tokens read of each text, the rest is cut off; None takes the model's own limit, or 256 if it has
+            none.
     """
 
     tolerance: Mapping[str, float] = MappingProxyType({"cosine": 0.995, "difference": 0.1})
@@ -179,11 +181,17 @@ class TextEncoder(PythonModel):
 
 
 def own_max_length(folder: Path) -> int:
-    """The limit that sentence-transformers stored beside the model, else 256 tokens."""
-    config = folder / "sentence_bert_config.json"
-    if not config.is_file():
-        return DEFAULT_MAX_LENGTH
-    return int(json.loads(config.read_text()).get("max_seq_length") or DEFAULT_MAX_LENGTH)
+    """The tokens that a model reads: what sentence-transformers stored beside it, else the smaller of the tokenizer's
+    limit and the positions that the model has, else 256."""
+    stored = _read(folder / "sentence_bert_config.json").get("max_seq_length")
+    tokenizer = _read(folder / "tokenizer_config.json").get("model_max_length")
+    positions = _read(folder / "config.json").get("max_position_embeddings")
+    told = [int(limit) for limit in (tokenizer, positions) if limit and 0 < limit < _UNLIMITED]
+    return int(stored or min(told, default=DEFAULT_MAX_LENGTH))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return dict(json.loads(file.read_text())) if file.is_file() else {}
 
 
 def _tokenizer(folder: Path, max_length: int) -> tuple[Any, int]:

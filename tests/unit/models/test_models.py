@@ -70,16 +70,36 @@ def tiny_classifier(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    "kind", [{"num_labels": 1}, {"problem_type": "multi_label_classification"}, {"problem_type": "regression"}], ids=str
+)
+def test_a_classifier_scores_as_transformers_own_pipeline_does(tiny_classifier: Path, kind: dict[str, Any]) -> None:
+    from transformers import AutoConfig, AutoTokenizer, BertForSequenceClassification, pipeline
+
+    config = AutoConfig.from_pretrained(tiny_classifier)
+    for name, value in kind.items():
+        setattr(config, name, value)
+    BertForSequenceClassification(config).eval().save_pretrained(tiny_classifier)
+    texts = ["hello", "", "a longer text about nothing much", "why not?"]
+    got = scored(log_text_classifier(tiny_classifier).model_uri, pd.DataFrame({"text": texts}))
+    model = BertForSequenceClassification.from_pretrained(tiny_classifier)
+    expected = pipeline(
+        "text-classification", model=model, tokenizer=AutoTokenizer.from_pretrained(tiny_classifier), device="cpu"
+    )(texts)
+    assert got["label"].tolist() == [one["label"] for one in expected]
+    np.testing.assert_allclose(got["score"], [one["score"] for one in expected], atol=1e-5)
+
+
 def test_a_classifier_gives_the_likeliest_label_and_its_probability(tiny_classifier: Path) -> None:
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    texts = ["hello", "", "a longer text about nothing much", "hello", "no " * 400, "why not?", "yes"]
+    texts = ["hello", "", "a longer text about nothing much", "hello", "no " * 600, "why not?", "yes"]
     got = scored(log_text_classifier(tiny_classifier).model_uri, pd.DataFrame({"text": texts}))
     tokenizer = AutoTokenizer.from_pretrained(tiny_classifier)
     model = AutoModelForSequenceClassification.from_pretrained(tiny_classifier).eval()
     with torch.inference_mode():
-        alone = [model(**tokenizer(t, return_tensors="pt", truncation=True, max_length=256)).logits[0] for t in texts]
+        alone = [model(**tokenizer(t, return_tensors="pt", truncation=True)).logits[0] for t in texts]
     likeliest = [logits.softmax(0).max(0) for logits in alone]
     assert got["label"].tolist() == [("bad", "good", "unsure")[int(one.indices)] for one in likeliest]
     assert got["label"].nunique() > 1

@@ -149,9 +149,18 @@ def test_an_unknown_precision_is_refused(embedder: Any) -> None:
 
 def test_the_limit_is_read_from_beside_the_model(minilm: Path, tmp_path: Path) -> None:
     assert own_max_length(minilm) == 256
-    assert own_max_length(tmp_path) == 256
-    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 128}))
-    assert own_max_length(tmp_path) == 128
+    assert own_max_length(tmp_path) == 256  # where nothing tells
+    for name, told, expected in (
+        ("tokenizer_config.json", {"model_max_length": int(1e30)}, 256),
+        ("config.json", {"max_position_embeddings": 514}, 514),
+        ("tokenizer_config.json", {"model_max_length": 512}, 512),
+        ("config.json", {"max_position_embeddings": 128}, 128),
+        ("sentence_bert_config.json", {"do_lower_case": False}, 128),
+    ):
+        (tmp_path / name).write_text(json.dumps(told))
+        assert own_max_length(tmp_path) == expected
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 64}))
+    assert own_max_length(tmp_path) == 64
 
 
 def test_null_text_is_refused_by_predict() -> None:
