@@ -44,8 +44,8 @@ def conform(spec: ModelSpec, raw: Any, n: int) -> Conformed:
     """Whatever a pyfunc returned for a batch of ``n`` rows, as exactly the declared columns.
 
     Takes ndarrays, tensors, Series, DataFrames, lists, dicts of columns, and for one row a scalar. Of several
-    outputs a list has the rows and a tuple the columns, unless it is one of tuples. A pandas
-    result whose index is a permutation of 0..n-1 is put in that order; with fewer rows under such an index
+    outputs a list has the rows and a tuple the columns, unless it is one of tuples. A pandas result, alone or as
+    a column, whose index is a permutation of 0..n-1 is put in that order; with fewer rows under such an index
     the missing ones are refused, ``NoOutput`` (an index of 0, 1, 2, ... says nothing: the model may have
     numbered what it kept). A value that is not of the declared type refuses its row, ``InvalidOutput``; a
     null in a required column that is not a float, ``NullOutput``.
@@ -53,12 +53,7 @@ def conform(spec: ModelSpec, raw: Any, n: int) -> Conformed:
     Raises:
         ModelOutputError: the rows or columns cannot be matched.
     """
-    present = np.arange(n)
-    raw = _plain(raw)
-    if isinstance(raw, pd.DataFrame | pd.Series):
-        raw, present = _realign(raw, n)
-    elif n == 1 and _length(raw) == 0:
-        present = present[:0]
+    raw, present = _in_order(spec, _plain(raw), n)
     missing = np.setdiff1d(np.arange(n), present)
     refused = {int(i): _NO_OUTPUT for i in missing}
     if not len(present):
@@ -108,6 +103,22 @@ def _plain(raw: Any) -> Any:
     if isinstance(raw, list | tuple) and raw and hasattr(raw[0], "detach"):
         return type(raw)(_plain(part) for part in raw)
     return raw
+
+
+def _in_order(spec: ModelSpec, raw: Any, n: int) -> tuple[Any, Array]:
+    """What is pandas, alone or as a column of a dict or a tuple, in the batch's order; and which rows there are."""
+    if isinstance(raw, pd.DataFrame | pd.Series):
+        return _realign(raw, n)
+    several = isinstance(raw, tuple) and len(raw) == len(spec.outputs) > 1
+    parts: dict[Any, Any] = raw if isinstance(raw, dict) else dict(enumerate(raw)) if several else {}
+    series = {name: _realign(part, n) for name, part in parts.items() if isinstance(part, pd.Series)}
+    if not series:
+        return raw, np.arange(0 if n == 1 and _length(raw) == 0 else n)
+    _, present = next(iter(series.values()))
+    if any(not np.array_equal(rows, present) for _, rows in series.values()):
+        raise ModelOutputError("the model's output columns are of different rows, by their indexes")
+    ordered = {name: series[name][0] if name in series else part for name, part in parts.items()}
+    return (ordered if isinstance(raw, dict) else tuple(ordered.values())), present
 
 
 def _realign(raw: pd.DataFrame | pd.Series[Any], n: int) -> tuple[Any, Array]:

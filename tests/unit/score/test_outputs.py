@@ -108,6 +108,26 @@ def test_rows_that_a_model_dropped_are_known_by_its_index() -> None:
     assert told(done) == {0: "NoOutput", 2: "NoOutput"}
 
 
+@pytest.mark.parametrize(
+    "make", [dict, lambda columns: tuple(columns.values()), pd.DataFrame], ids=["dict", "tuple", "frame"]
+)
+def test_a_column_that_is_sorted_goes_back_to_its_rows_whatever_holds_it(make: Any) -> None:
+    index = [2, 0, 1]
+    columns = {"a": pd.Series([30, 10, 20], index=index), "b": pd.Series([3.0, 1.0, 2.0], index=index)}
+    done = conform(TWO, make(columns), 3)
+    assert done.frame.to_dict("list") == {"a": [10, 20, 30], "b": [1.0, 2.0, 3.0]}
+    some = {name: column.loc[[2, 0]] for name, column in columns.items()}
+    done = conform(TWO, make(some), 3)
+    assert (done.frame["a"].tolist(), done.positions.tolist(), told(done)) == ([10, 30], [0, 2], {1: "NoOutput"})
+
+
+def test_a_column_in_order_beside_one_that_is_sorted() -> None:
+    done = conform(TWO, {"a": [10, 20, 30], "b": pd.Series([3.0, 1.0, 2.0], index=[2, 0, 1])}, 3)
+    assert done.frame.to_dict("list") == {"a": [10, 20, 30], "b": [1.0, 2.0, 3.0]}
+    with pytest.raises(ModelOutputError, match="of different rows"):
+        conform(TWO, {"a": pd.Series([1, 2], index=[0, 2]), "b": pd.Series([1.0, 2.0], index=[1, 2])}, 3)
+
+
 def test_an_index_that_was_numbered_anew_proves_nothing() -> None:
     with pytest.raises(ModelOutputError, match="2 rows for 4"):
         conform(ONE, pd.Series([1.0, 2.0]), 4)
