@@ -6,7 +6,7 @@ One worker decides and the run pins it (docs/decisions/0005-one-worker-decides-t
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,11 +99,17 @@ def _column(exact: pd.Series[Any], rounded: pd.Series[Any]) -> tuple[float, floa
         same = exact.astype(str).equals(rounded.astype(str))
         return (1.0, 0.0) if same else (0.0, float("inf"))
     vectors: list[tuple[Any, Any]] = pairs
-    largest = max((np.abs(a).max(initial=0) for a, _ in vectors), default=0.0)
-    apart = max((np.abs(a - b).max(initial=0) for a, b in vectors), default=0.0)
+    largest = _most(np.abs(a).max(initial=0) for a, _ in vectors)
+    apart = _most(np.abs(a - b).max(initial=0) for a, b in vectors)
     if all(a.size == 1 for a, _ in vectors):
         vectors = [(np.concatenate([a for a, _ in vectors]), np.concatenate([b for _, b in vectors]))]
-    return min((_cosine(a, b) for a, b in vectors), default=1.0), float(apart / largest) if apart else 0.0
+    cosines = [_cosine(a, b) for a, b in vectors]
+    return float(np.min(cosines, initial=1.0)), float(apart / largest) if apart else 0.0
+
+
+def _most(values: Iterable[Any]) -> Any:
+    """The largest, and a NaN if there is one: Python's own ``max`` passes over those that do not come first."""
+    return np.max(list(values), initial=0.0)
 
 
 def _numbers(value: Any) -> Array | None:

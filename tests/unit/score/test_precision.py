@@ -31,13 +31,17 @@ COMPARED = [
     (["a", "b"], ["a", "b"], (1.0, 0.0)),
     (["a", "b"], ["a", "c"], (0.0, float("inf"))),
     ([1.0, 2.0], [1.0], (0.0, float("inf"))),
+    ([[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [NAN, NAN]], (NAN, NAN)),  # in any row
+    ([[1.0, 0.0], [0.0, 1.0]], [[NAN, NAN], [0.0, 1.0]], (NAN, NAN)),
+    ([1.0, 2.0], [1.0, NAN], (NAN, NAN)),
 ]
 
 
 @pytest.mark.parametrize(("exact", "rounded", "expected"), COMPARED, ids=str)
 def test_the_worst_cosine_and_difference_are_told(exact: Any, rounded: Any, expected: Any) -> None:
     frames = [pd.DataFrame({"sure": [1.0] * len(values), "y": values}) for values in (exact, rounded)]
-    assert compare(*frames) == pytest.approx(expected)
+    assert compare(*frames) == pytest.approx(expected, nan_ok=True)
+    assert within(TOLERANCE, *compare(*frames)).precision == "bf16" or expected != (1.0, 0.0)
 
 
 @pytest.mark.parametrize(
