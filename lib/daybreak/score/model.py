@@ -125,7 +125,7 @@ def load(
 
     A PythonModel with the four stages is used as it is, and its ``place(device, precision)``, if it has one,
     is called first (device None: the model chooses; precision fp32, bf16 or fp16); any other is wrapped by
-    ``PredictModel``.
+    ``PredictModel``, and so is one with stages where there are ``params``, which only ``predict`` takes.
 
     Raises:
         ModelLoadError: a module is missing, or loading failed for any reason; or a parameter is unknown; or the
@@ -146,7 +146,7 @@ def load(
             f"the model in {os.fspath(path)} has no choice of precision, and the job asks for {precision}",
             fix="set model.precision to auto or fp32, under which such a model computes as it was logged",
         )
-    return PredictModel(pyfunc, spec, params) if staged is None else cast(StagedModel, staged)
+    return PredictModel(pyfunc, spec, params) if staged is None or params else cast(StagedModel, staged)
 
 
 def _loading(path: str | os.PathLike[str], step: Callable[[], Any]) -> Any:

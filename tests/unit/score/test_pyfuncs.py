@@ -113,6 +113,30 @@ def test_parameters_reach_the_model(tmp_path: Path) -> None:
     assert score(path, window, params={"k": 5.0}).predictions["prediction"].tolist() == [5.0]
 
 
+def test_parameters_reach_a_model_with_stages_which_take_none(tmp_path: Path) -> None:
+    class Staged(PythonModel):
+        def size(self, rows: pd.DataFrame) -> Any:
+            return np.ones(len(rows), dtype="int64")
+
+        def preprocess(self, rows: pd.DataFrame) -> Any:
+            return rows["x"].to_numpy()
+
+        def forward(self, batch: Any) -> Any:
+            return batch
+
+        def postprocess(self, output: Any) -> Any:
+            return output
+
+        def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
+            return model_input["x"] * params["k"]
+
+    schema = ParamSchema([ParamSpec("k", DataType.double, 1.0)])
+    path = saved(tmp_path, Staged(), [ColSpec(DataType.double, "x")], params=schema)
+    window = pd.DataFrame({"x": [1.0]})
+    assert score(path, window).predictions["prediction"].tolist() == [1.0]
+    assert score(path, window, params={"k": 5.0}).predictions["prediction"].tolist() == [5.0]
+
+
 def test_case_10_a_module_missing_while_scoring_is_no_rows_fault(tmp_path: Path) -> None:
     class Lazy(PythonModel):
         def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
