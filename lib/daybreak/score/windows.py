@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterable, Iterator
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 __all__ = ["MAX_BYTES", "gather"]
 
-MAX_BYTES = 64 * 2**20  # of a window; some four are in memory at a time
+MAX_BYTES = 64 * 2**20  # of a window; the pipeline has a few in memory at a time
 
 
 def gather(frames: Iterable[pd.DataFrame], *, max_rows: int, max_bytes: int = MAX_BYTES) -> Iterator[pd.DataFrame]:
@@ -23,7 +26,7 @@ def gather(frames: Iterable[pd.DataFrame], *, max_rows: int, max_bytes: int = MA
     for frame in frames:
         if not len(frame):
             continue
-        weight = int(frame.memory_usage(deep=True).sum())
+        weight = _bytes(frame)
         if held and (_rows(held) + len(frame) > max_rows or size + weight > max_bytes):
             yield _joined(held)
             held, size = [], 0
@@ -39,6 +42,23 @@ def gather(frames: Iterable[pd.DataFrame], *, max_rows: int, max_bytes: int = MA
             passed = 0
     if held:
         yield _joined(held)
+
+
+def _bytes(frame: pd.DataFrame) -> int:
+    """Bytes of a frame, of what its arrays, structs and maps hold too, which pandas does not count."""
+    return sum(
+        int(column.memory_usage(index=False, deep=column.dtype != object))
+        + (sum(map(_size, column)) if column.dtype == object else 0)
+        for _, column in frame.items()
+    )
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        return sum(map(_size, value.tolist())) if value.dtype == object else value.nbytes
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    return sum(map(_size, value)) if isinstance(value, list | tuple) else sys.getsizeof(value)
 
 
 def _rows(frames: list[pd.DataFrame]) -> int:

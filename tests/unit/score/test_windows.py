@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import sys
+from typing import Any
+
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -40,7 +44,25 @@ def test_long_texts_close_a_window_and_the_next_frame_is_not_pulled_for_it() -> 
             pulled.append(i)
             yield one  # type: ignore[misc]
 
-    windows = gather(frames(), max_rows=10, max_bytes=2 * 1189)
+    windows = gather(frames(), max_rows=10, max_bytes=2 * (1000 + sys.getsizeof("") + 8))
     assert next(windows)["text"].str.len().tolist() == [1000, 1000]
     assert pulled == [0, 1]
     assert [len(window) for window in windows] == [2]
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        np.zeros(10_000),
+        np.zeros(20_000)[::2],
+        [0.5] * 3_334,
+        {"a": np.zeros(10_000)},
+        [{"a": "x" * 40_000}, {"a": "x" * 40_000}],
+        np.array([np.zeros(5_000), np.zeros(5_000)]),
+    ],
+    ids=["array", "view", "list", "struct", "structs", "rows"],
+)
+def test_what_arrays_and_structs_hold_counts(cell: Any) -> None:
+    frames = (pd.DataFrame({"v": pd.Series([cell] * 10, dtype=object)}) for _ in range(5))  # 800 kB each
+    windows = gather(frames, max_rows=8_192, max_bytes=2 * 2**20)
+    assert [len(window) for window in windows] == [20, 20, 10]
