@@ -21,6 +21,7 @@ _NEAR = 17 / 16  # closer than this to what failed, raising gains less than the 
 _COLD, _TRIALS = 2, 5  # batches that warm the device up, and of each kind before they are compared
 _GAIN = 1.05  # more tokens a second by this justify batches of twice the size
 _LARGEST = 2**20
+_STEP = 8  # a batch may be so many times as large as one of which the time is known
 
 
 def plan_batches(sizes: Array, *, tokens: int | Iterator[int], max_rows: int) -> list[Array]:
@@ -82,11 +83,29 @@ class Budget:
     Halved when memory runs out, and raised again below ``ceiling``, the smallest cost that ever failed (None: none
     did). With ``learn`` it also seeks the knee: every other batch may cost twice as much, and while those compute
     more tokens a second than their neighbours, which are of nearly the same length, the budget doubles.
+
+    Args:
+        tokens: the limit to begin with.
+        learn: whether to seek the knee.
+        most: what the limit recovers to, where memory has run out before; None for ``tokens``.
+        seconds: the most that a batch should take; None for no bound.
+        first: the most that a batch may cost before the time of any is known; None for no such bound.
     """
 
-    def __init__(self, tokens: int, *, learn: bool = False) -> None:
-        self.limit = self._most = max(1, tokens)
+    def __init__(
+        self,
+        tokens: int,
+        *,
+        learn: bool = False,
+        most: int | None = None,
+        seconds: float | None = None,
+        first: int | None = None,
+    ) -> None:
+        self.limit = max(1, tokens)
+        self.most = max(self.limit, most or 0)
         self.ceiling: int | None = None
+        self._seconds = seconds
+        self._timely = first if seconds is not None else None
         self.learning = learn
         self._known = 0  # the largest cost that fitted
         self._fitted = 0
@@ -96,6 +115,11 @@ class Budget:
     @property
     def allowed(self) -> int:
         """The most that a batch may cost now."""
+        return max(1, self._fits if self._timely is None else min(self._fits, self._timely))
+
+    @property
+    def _fits(self) -> int:
+        """As far as memory goes."""
         most = 2 * self.limit if self.learning else self.limit
         return max(1, most if self.ceiling is None else min(most, self.ceiling - 1))
 
@@ -103,12 +127,12 @@ class Budget:
         """The budget of each batch in turn, without end."""
         while True:
             yield self.limit
-            yield self.allowed
+            yield self._fits
 
     def failed(self, cost: int) -> None:
         """A batch of several rows that cost ``cost`` tokens ran out of memory."""
         self.ceiling = cost if self.ceiling is None else min(self.ceiling, cost)
-        self._most = max(1, self.ceiling - 1 if self.learning else min(self._most, self.ceiling - 1))
+        self.most = max(1, self.ceiling - 1 if self.learning else min(self.most, self.ceiling - 1))
         self.limit = max(1, min(self.limit, cost // 2))
         self._known = self._known if self._known * _NEAR < cost else self.limit
         self._fitted = 0
@@ -118,13 +142,20 @@ class Budget:
         """A batch of ``cost`` tokens went through. Enough of them near the limit raise it: to what has fitted before,
         then half way to what failed, until it is near."""
         self._known = max(self._known, cost)
-        if self.limit * _NEAR >= self._most or cost <= self.limit // 2:
+        if self.limit * _NEAR >= self.most or cost <= self.limit // 2:
             return
         self._fitted += 1
         if self._fitted >= _RECOVERY:
-            half_way = self.limit + max(1, (self._most - self.limit) // 2)
-            self.limit = min(self._most, self._known if self._known > self.limit else half_way)
+            half_way = self.limit + max(1, (self.most - self.limit) // 2)
+            self.limit = min(self.most, self._known if self._known > self.limit else half_way)
             self._fitted = 0
+
+    def paced(self, cost: int, seconds: float) -> None:
+        """A batch of ``cost`` tokens took so long: at that pace the next ones are to end in time."""
+        if self._seconds is None:
+            return
+        in_time = int(cost * self._seconds / seconds) if seconds > 0 else _LARGEST
+        self._timely = max(1, min(in_time, max(self._timely or 0, _STEP * cost)))
 
     def timed(self, cost: int, seconds: float) -> None:
         """A batch of ``cost`` tokens took so long on the device. The first ones, while it warms up, do not count."""
@@ -141,7 +172,7 @@ class Budget:
         if median(above) < _GAIN * median(within) or self.limit >= _LARGEST:
             self.learning = False
         else:
-            self.limit = self._most = 2 * self.limit
+            self.limit = self.most = 2 * self.limit
 
     def copy(self) -> Budget:
         """The budget as it is now."""

@@ -5,12 +5,16 @@ Nothing here touches CUDA, or imports torch, before a model is loaded.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import logging
 import os
 import platform
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from daybreak.errors import ModelLoadError
 
@@ -30,20 +34,56 @@ __all__ = [
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 
-_claimed: list[str] = []
+logger = logging.getLogger(__name__)
+
+_PATIENCE = 5.0  # seconds for the worker that has a GPU to note which one its new task was given
+_claimed: list[TextIO | None] = []
 
 
-def claim(gpu: str | None, cores: int) -> None:
+def claim(gpu: str | None, cores: int, *, notes: str | os.PathLike[str] | None = None) -> None:
     """Give this process one GPU, by the address that Spark gave the task, and as many threads as it has cores.
 
-    A process keeps the first GPU that it claimed: its model is there, and another worker has the other one. Threads
-    that the environment sets stay as they are.
+    A process keeps the first GPU that it claimed: its model is there. Spark hands the next task to any idle worker, so
+    the address may be another one's by then, and a new worker be given this one. It finds it taken, and in ``notes``, a
+    folder of this executor's host, which one its holder was given instead: that one is free, or leads to one that is.
+    None where several workers share a GPU. Threads that the environment sets stay as they are.
     """
-    if gpu is not None and not _claimed:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
-        _claimed.append(gpu)
+    if gpu is not None:
+        if not _claimed:
+            taken, note = _take(gpu, Path(notes)) if notes is not None else (gpu, None)
+            os.environ["CUDA_VISIBLE_DEVICES"] = taken
+            _claimed.append(note)
+        if (mine := _claimed[0]) is not None:
+            _write(mine, gpu)
     for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):  # torch on the processor; the tokenizers
         os.environ.setdefault(name, str(max(1, cores)))
+
+
+def _take(gpu: str, notes: Path) -> tuple[str, TextIO | None]:
+    """A GPU that no other worker of this executor has, as long as this process lives, and its note, which is locked."""
+    notes.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + _PATIENCE
+    wanted, passed = gpu, set[str]()
+    while time.monotonic() < deadline:
+        note = (notes / f"gpu-{os.getppid()}-{wanted.replace('/', '_')}").open("a+")  # workers of a parent
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return wanted, note
+        note.seek(0)
+        passed.add(wanted)
+        wanted = note.read()
+        note.close()
+        if not wanted or wanted in passed:  # its holder has not begun its next task yet
+            time.sleep(0.05)
+            wanted, passed = gpu, set()
+    logger.warning("GPU %s, which Spark gave the task, is another worker's, and no other is known to be free", gpu)
+    return gpu, None
+
+
+def _write(note: TextIO, gpu: str) -> None:
+    note.truncate(0)
+    note.write(gpu)
+    note.flush()
 
 
 def choose() -> str:
@@ -55,9 +95,11 @@ def choose() -> str:
 
 def share_memory(share: float) -> None:
     """Let this process have no more than ``share`` (0 to 1) of its GPU's memory, since others have the rest."""
+    if share >= 1:
+        return
     import torch
 
-    if share < 1 and torch.cuda.is_available():
+    if torch.cuda.is_available():
         torch.cuda.set_per_process_memory_fraction(share)
 
 

@@ -24,7 +24,7 @@ import pandas as pd
 
 from daybreak.errors import DaybreakError, ModelLoadError, ShardError
 from daybreak.score.columns import take
-from daybreak.score.device import on_host
+from daybreak.score.device import on_host, share_memory
 
 __all__ = ["ChildLostError", "Isolated", "ModelError", "ProcessEndedError", "RowTimeoutError"]
 
@@ -73,16 +73,16 @@ class Isolated:
     Args:
         load: what ``load_cached`` takes, as keywords; must pickle.
         row_timeout: seconds for one call, of a batch or of a row alone; None waits for ever.
+        gpu_share: the part of its GPU's memory that the child may have, 0 to 1.
 
     Raises, besides what the pipeline makes a dead letter of, ShardError when processes end one after the other with
     nothing scored, and ModelLoadError when the model does not load.
     """
 
-    def __init__(self, load: dict[str, Any], *, row_timeout: float | None) -> None:
-        self._load = load
-        self._limit = row_timeout
+    def __init__(self, load: dict[str, Any], *, row_timeout: float | None, gpu_share: float = 1.0) -> None:
+        self._task = {"load": load, "limit": row_timeout, "gpu_share": gpu_share}
         self._lock = threading.Lock()  # the prefetch thread sizes while the main thread scores
-        self._child: _Child | None = _Child(load, row_timeout)
+        self._child: _Child | None = _Child(self._task)
         self._ends = 0
         self.ended = 0
         """Child processes that ended or were ended so far."""
@@ -121,7 +121,7 @@ class Isolated:
     def _ask(self, what: str, rows: pd.DataFrame) -> Any:
         with self._lock:
             if self._child is None:
-                self._child = _Child(self._load, self._limit)
+                self._child = _Child(self._task)
             try:
                 answer = self._child.ask(what, rows)
             except ChildLostError as error:
@@ -147,8 +147,8 @@ class Isolated:
 class _Child:
     """One process with the model in it."""
 
-    def __init__(self, load: dict[str, Any], limit: float | None) -> None:
-        self._limit = limit
+    def __init__(self, task: dict[str, Any]) -> None:
+        self._limit: float | None = task["limit"]
         self._pipe, theirs = Pipe()
         path = os.pathsep.join(folder for folder in sys.path if folder)
         self._process = subprocess.Popen(
@@ -163,7 +163,7 @@ class _Child:
         # a process that the model has forked holds the pipe open when the child is gone
         self._gone = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
         try:
-            self._pipe.send((load, limit))
+            self._pipe.send(task)
             answer = self._pipe.recv()
         except (EOFError, OSError):
             code = self._process.wait()
@@ -225,9 +225,11 @@ def _serve(pipe: Connection) -> None:
     """Load the model, then answer until the parent is gone."""
     from daybreak.score.model import load_cached
 
-    load, limit = pipe.recv()
+    task = pipe.recv()
+    limit = task["limit"]
+    share_memory(task["gpu_share"])
     try:
-        model = load_cached(**load)
+        model = load_cached(**task["load"])
     except DaybreakError as error:
         pipe.send(error)
         return

@@ -18,16 +18,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Learned:
-    """The budget of a batch in tokens, and whether it is the knee or was still growing when it was noted."""
+    """The budget of a batch in tokens, whether it is the knee or was still growing when it was noted, and what it
+    recovers to, where it is small because memory ran out."""
 
     tokens: int
     settled: bool
+    most: int | None = None
 
 
 def recall(cache_dir: str | os.PathLike[str], digest: str, where: str) -> Learned | None:
     """What was noted for the model of this digest at ``where``, a device and a precision; None if nothing was."""
     noted = _notes(_file(cache_dir, digest)).get(where)
-    return Learned(int(noted["tokens"]), bool(noted["settled"])) if noted else None
+    return Learned(int(noted["tokens"]), bool(noted["settled"]), noted.get("most")) if noted else None
 
 
 def remember(cache_dir: str | os.PathLike[str], digest: str, where: str, learned: Learned) -> None:

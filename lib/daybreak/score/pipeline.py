@@ -3,6 +3,7 @@
     prefetch thread   pull a window, hold it against the signature, size its rows
     pool threads      preprocess the next batches
     main thread       forward, and nothing else while all goes well
+    waiting thread    wait for a device that goes on when forward has returned
     trailing thread   postprocess, conform to the signature's outputs
 
 A batch that raises is halved, on the main thread, down to the rows that fail alone; their neighbours are
@@ -12,6 +13,7 @@ scored. One that runs out of memory is cut again under a smaller budget, and tak
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import math
 import queue
@@ -49,6 +51,7 @@ FIRST_TOKENS_CUDA = 16_384
 _MESSAGE = 2_000
 _AHEAD = 4
 _BEHIND = 2
+_OPEN = 4  # windows with rows under way: with them, what is ahead is bounded in bytes
 _SHRUNK = "out of memory on a batch of %d rows and %d tokens; the budget is %d tokens now"
 
 
@@ -306,6 +309,8 @@ class Pipeline:
         spec: its signature.
         tokens: budget of a batch, padding included; None learns it, beginning with what is ``learned`` so far.
         max_rows: the most rows of a batch.
+        seconds: the most that a batch should take; None for as long as it likes. A model whose rows cost one each, so
+            that nothing is known of them, begins with one row then.
         threads: threads that preprocess.
         clock: seconds, for the statistics.
         guard: entered around each stage of the model, for who watches over stages that hang.
@@ -319,6 +324,7 @@ class Pipeline:
         tokens: int | None = None,
         learned: Learned | None = None,
         max_rows: int = 4096,
+        seconds: float | None = None,
         threads: int = 1,
         clock: Callable[[], float] = time.perf_counter,
         guard: Callable[[], AbstractContextManager[Any]] = nullcontext,
@@ -331,7 +337,7 @@ class Pipeline:
         self._threads = threads
         self._clock = clock
         self._lock = threading.Lock()
-        self._budget = _budget(model, tokens, learned, max_rows)
+        self._budget = _budget(model, tokens, learned, max_rows, seconds)
         self._again: list[_Job] = []
         self._device_free = -math.inf
         self._empty = conform(spec, pd.DataFrame(), 0).frame
@@ -348,9 +354,10 @@ class Pipeline:
         with (
             _Feed(windows, self._prepare) as feed,
             _Pool(self._threads, "daybreak-preprocess") as pool,
+            _Pool(1, "daybreak-wait") as waiting,
             _Pool(1, "daybreak-postprocess") as trail,
         ):
-            for result in _Run(self, feed, pool, trail):
+            for result in _Run(self, feed, pool, waiting, trail):
                 self.stats.wall = self._clock() - started
                 yield result
         self.stats.wall = self._clock() - started
@@ -358,7 +365,7 @@ class Pipeline:
     @property
     def learned(self) -> Learned:
         """The budget of a batch by now, to begin the next pipeline with."""
-        return Learned(self._budget.limit, not self._budget.learning)
+        return Learned(self._budget.limit, not self._budget.learning, self._budget.most)
 
     # -- stages, each timed; called by _Run and _prepare
 
@@ -420,9 +427,11 @@ class Pipeline:
         return [_Job(window, rows) for rows in batches]
 
     def _recut(self, job: _Job) -> list[_Job]:
-        """The rows of a batch that was cut under a larger budget than there is now."""
+        """The rows of a batch that was cut under a larger budget than there is now: a batch for now, and the rest."""
         sizes = job.window.sizes[job.rows]
-        parts = plan_batches(sizes, tokens=self._budget.limit, max_rows=self._max_rows)
+        limit = self._budget.limit
+        budgets = itertools.chain((min(limit, self._budget.allowed),), itertools.repeat(limit))
+        parts = plan_batches(sizes, tokens=budgets, max_rows=self._max_rows)
         return [_Job(job.window, job.rows[part], job.attempt, job.before) for part in parts]
 
     def _preprocess(self, job: _Job) -> Any:
@@ -442,26 +451,32 @@ class Pipeline:
         output = _caught("forward", self._guarded, self._model.forward, prepared)
         if hasattr(output, "wait"):
             return _Launched(output, started)
-        self._book(job, started)
+        self._book(job, started, output)
         return output
 
     def _guarded(self, step: Callable[..., Any], *args: Any) -> Any:
         with self._guard():
             return step(*args)
 
-    def _book(self, job: _Job, started: float) -> None:
+    def _book(self, job: _Job, started: float, output: Any) -> None:
         """The device has had this batch from ``started`` until now, but for the time in which it had an earlier one."""
         now = self._clock()
         with self._lock:
             job.seconds = now - max(started, self._device_free)
             self._device_free = now
             self.stats.forward += job.seconds
+        if not isinstance(output, _Caught):  # how soon a batch fails says nothing
+            self._budget.paced(job.cost, job.seconds)
+
+    def _finish(self, job: _Job, launched: _Launched) -> Any:
+        """The output, once the device is done: the moment is told by a thread that does nothing else."""
+        output = _caught("forward", self._guarded, launched.output.wait)
+        self._book(job, launched.at, output)
+        return output
 
     def _postprocess(self, job: _Job, output: Any) -> Any:
-        if isinstance(output, _Launched):
-            launched = output
-            output = _caught("forward", self._guarded, launched.output.wait)
-            self._book(job, launched.at)
+        if isinstance(output, Future):
+            output = output.result()
         if isinstance(output, _Caught):
             return output
         return _caught("postprocess", self._timed, "postprocess", self._conformed, job, output)
@@ -471,16 +486,26 @@ class Pipeline:
 
     # -- what becomes of a batch
 
-    def _attempt(self, job: _Job) -> None:
-        """One batch from end to end on this thread, for the rare case."""
+    def _fits(self, job: _Job) -> bool:
+        """Whether the budget, as it is now, lets a batch through. One row always is."""
+        return len(job.rows) == 1 or job.cost <= self._budget.allowed
+
+    def _attempt(self, job: _Job, trail: ThreadPoolExecutor) -> None:
+        """One batch from end to end, for the rare case."""
+        if not self._fits(job):
+            for part in self._recut(job):
+                self._attempt(part, trail)
+            return
         prepared = self._preprocess(job)
         output = prepared if isinstance(prepared, _Caught) else self._forward(job, prepared)
         del prepared
-        done = output if isinstance(output, _Caught) else self._postprocess(job, output)
+        if isinstance(output, _Launched):
+            output = self._finish(job, output)
+        done = output if isinstance(output, _Caught) else trail.submit(self._postprocess, job, output).result()
         del output
-        self._settle(job, done)
+        self._settle(job, done, trail)
 
-    def _settle(self, job: _Job, done: Conformed | _Caught) -> None:
+    def _settle(self, job: _Job, done: Conformed | _Caught, trail: ThreadPoolExecutor) -> None:
         """Book a batch that went through; take apart one that failed."""
         if not isinstance(done, _Caught):
             self._budget.fitted(job.cost)
@@ -493,7 +518,7 @@ class Pipeline:
             job.window.fail(int(job.rows[0]), done, job.attempt)
         else:
             for part in job.singles if done.singly else job.halves:
-                self._attempt(part)
+                self._attempt(part, trail)
 
     def _shrink(self, job: _Job, done: _Caught) -> None:
         """Have the rows of a batch that was too large cut again. A row that fails alone says nothing of the budget,
@@ -508,13 +533,14 @@ class Pipeline:
         self._again += self._recut(_Job(job.window, job.rows, job.attempt + 1, before))
 
 
-def _budget(model: Any, tokens: int | None, learned: Learned | None, max_rows: int) -> Budget:
-    if tokens or getattr(model, "by_rows", False):
-        return Budget(tokens or max_rows)
+def _budget(model: Any, tokens: int | None, learned: Learned | None, max_rows: int, seconds: float | None) -> Budget:
+    by_rows = bool(getattr(model, "by_rows", False))
+    if tokens or by_rows:
+        return Budget(tokens or max_rows, seconds=seconds, first=1 if by_rows else None)
     if learned:
-        return Budget(learned.tokens, learn=not learned.settled)
+        return Budget(learned.tokens, learn=not learned.settled, most=learned.most, seconds=seconds)
     on_cuda = str(getattr(model, "device", "cpu")).startswith("cuda")
-    return Budget(FIRST_TOKENS_CUDA if on_cuda else FIRST_TOKENS, learn=True)
+    return Budget(FIRST_TOKENS_CUDA if on_cuda else FIRST_TOKENS, learn=True, seconds=seconds)
 
 
 def release_memory() -> None:
@@ -541,11 +567,10 @@ class _Pool:
 class _Run:
     """One pass over a feed: batches ahead being preprocessed, batches behind being postprocessed."""
 
-    def __init__(self, pipeline: Pipeline, feed: _Feed, pool: ThreadPoolExecutor, trail: ThreadPoolExecutor) -> None:
+    def __init__(self, pipeline: Pipeline, feed: _Feed, *pools: ThreadPoolExecutor) -> None:
         self._pipeline = pipeline
         self._feed = feed
-        self._pool = pool
-        self._trail = trail
+        self._pool, self._waiting, self._trail = pools
         self._open: deque[_Window] = deque()
         self._jobs: deque[_Job] = deque()
         self._ahead: deque[tuple[_Job, Future[Any]]] = deque()
@@ -569,6 +594,8 @@ class _Run:
         return bool(self._open)
 
     def _next_window(self) -> bool:
+        if len(self._open) >= _OPEN:
+            return False
         if self._open:
             window = self._feed.get(wait=False)
         else:
@@ -586,7 +613,7 @@ class _Run:
     def _step(self) -> None:
         """Forward one batch; one that was cut before the budget shrank is cut again first."""
         job, future = self._ahead.popleft()
-        if len(job.rows) > 1 and job.cost > self._pipeline._budget.allowed:
+        if not self._pipeline._fits(job):
             future.cancel()
             self._first(self._pipeline._recut(job))
             return
@@ -596,11 +623,13 @@ class _Run:
         del prepared
         if isinstance(output, _Caught):
             self._settle(job, output)
-        else:
-            self._behind.append((job, self._trail.submit(self._pipeline._postprocess, job, output)))
+            return
+        if isinstance(output, _Launched):
+            output = self._waiting.submit(self._pipeline._finish, job, output)
+        self._behind.append((job, self._trail.submit(self._pipeline._postprocess, job, output)))
 
     def _settle(self, job: _Job, done: Conformed | _Caught) -> None:
-        self._pipeline._settle(job, done)
+        self._pipeline._settle(job, done, self._trail)
         again, self._pipeline._again = self._pipeline._again, []
         self._first(again)
 

@@ -34,6 +34,7 @@ from daybreak.score.values import is_null
 from daybreak.score.watchdog import Watchdog
 from daybreak.score.windows import gather
 
+_WITHIN = 4  # parts of row_timeout: a batch that takes one of them at the pace of the last may be slower than that
 _REDACTED = "redacted: the job has redact: true"
 
 
@@ -72,7 +73,7 @@ class Scorer:
         if first is None:
             return
         began = time.time()
-        _claim(self.gpu_share)
+        _claim(self.gpu_share, self.cache_dir)
         number, attempt = _attempt()
         shard = _Shard(self, int(first["shard_id"].iloc[0]), attempt)
         waiting: deque[_Frame] = deque()
@@ -92,7 +93,7 @@ class Scorer:
     def decide(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """What precision ``auto`` means on this worker's device, as one row of JSON; whatever the rows are."""
         deque(frames, maxlen=0)
-        _claim(self.gpu_share)
+        _claim(self.gpu_share, self.cache_dir)
         choice = precision.decide(self.pin, self.spec, cache_dir=self.cache_dir, params=self.params)
         yield pd.DataFrame({"choice": [json.dumps(asdict(choice))]})
 
@@ -101,18 +102,20 @@ class Scorer:
         """The pipeline with the model in place or in a child, and what the receipt says of that."""
         load: dict[str, Any] = {"pin": self.pin, "spec": self.spec, "cache_dir": self.cache_dir}
         load |= {"precision": self.precision, "params": self.params}
+        seconds = self.row_timeout / _WITHIN if self.row_timeout else None
         if isolated:
             forget()  # a device has room for one model
             release_memory()
-            with Isolated(load, row_timeout=self.row_timeout) as child:
-                pipeline = Pipeline(child, self.spec, tokens=self.tokens, max_rows=MAX_ROWS)
+            with Isolated(load, row_timeout=self.row_timeout, gpu_share=self.gpu_share) as child:
+                pipeline = Pipeline(child, self.spec, tokens=self.tokens, max_rows=MAX_ROWS, seconds=seconds)
                 yield pipeline, lambda: {"precision": self.precision, "isolated": 1, "processes_ended": child.ended}
             return
         model = load_cached(**load)
-        where = f"{_device(model)}, {self.precision}"
+        share = f", {self.gpu_share:.0%} of it" if self.gpu_share < 1 else ""
+        where = f"{_device(model)}{share}, {self.precision}"
         known = learned.recall(self.cache_dir, self.pin.digest, where)
         guard = Watchdog(self.row_timeout) if self.row_timeout else nullcontext
-        pipeline = Pipeline(model, self.spec, tokens=self.tokens, learned=known, guard=guard)
+        pipeline = Pipeline(model, self.spec, tokens=self.tokens, learned=known, guard=guard, seconds=seconds)
         first = pipeline.learned
         yield pipeline, lambda: {"precision": self.precision, "device": where, "batch": asdict(pipeline.learned)}
         if self.tokens is None and pipeline.learned != first:
@@ -255,13 +258,14 @@ def _device(model: StagedModel) -> str:
     return device.label(str(placed)) if placed else "cpu"
 
 
-def _claim(gpu_share: float) -> None:
+def _claim(gpu_share: float, cache_dir: str) -> None:
     """The task's GPU and cores for this process, before anything starts CUDA."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     gpus = context.resources().get("gpu") if context else None
-    device.claim(gpus.addresses[0] if gpus else None, context.cpus() if context else os.cpu_count() or 1)
+    cores = context.cpus() if context else os.cpu_count() or 1
+    device.claim(gpus.addresses[0] if gpus else None, cores, notes=cache_dir if gpu_share >= 1 else None)
     if gpus and gpu_share < 1:
         device.share_memory(gpu_share)
 

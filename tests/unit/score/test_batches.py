@@ -116,6 +116,31 @@ def test_memory_that_runs_out_ends_the_learning_below_it() -> None:
     assert 1780 <= budget.limit < 1900
 
 
+def test_a_budget_that_memory_made_small_recovers_in_the_next_shard_too() -> None:
+    budget = Budget(16_384)
+    budget.failed(16_384)
+    for _ in range(3):  # each shard is too short for it
+        for _ in range(7):
+            budget.fitted(budget.limit)
+        budget = Budget(budget.limit, most=budget.most)
+    assert budget.limit == 8_192
+    for _ in range(100):
+        budget.fitted(budget.limit)
+    assert 15_400 < budget.limit < 16_384
+
+
+def test_the_pace_of_a_batch_bounds_the_next_which_is_no_more_than_eight_times_as_large() -> None:
+    budget = Budget(4_096, seconds=15.0, first=1)
+    allowed = [budget.allowed]
+    for cost, seconds in ((1, 0.5), (8, 0.8), (64, 1.0), (4, 0.5), (500, 20.0), (375, 0.0)):
+        budget.paced(cost, seconds)
+        allowed.append(budget.allowed)
+    assert allowed == [1, 8, 64, 512, 120, 375, 3_000]
+    unbounded = Budget(4_096, first=1)
+    unbounded.paced(4_096, 3_600.0)
+    assert unbounded.allowed == 4_096
+
+
 def test_budgets_may_alternate() -> None:
     batches = plan_batches(np.full(6, 10), tokens=iter([10, 20, 10, 20]), max_rows=10)
     assert [len(batch) for batch in batches] == [1, 2, 1, 2]

@@ -22,7 +22,7 @@ from mlflow.pyfunc import PythonModel
 from mlflow.types.schema import ColSpec, DataType, Schema
 
 from daybreak.errors import ModelLoadError, ShardError
-from daybreak.score import isolated
+from daybreak.score import isolated, worker
 from daybreak.score.registry import resolve
 from daybreak.score.worker import Scorer
 
@@ -116,6 +116,23 @@ def test_case_21_a_row_that_never_returns_is_a_dead_letter_with_its_limit(tmp_pa
     assert told == dict.fromkeys((7, 305), ("worker", "RowTimeoutError"))
     assert all("batch.row_timeout (5 s)" in letter["message"] for letter in dead.values())
     assert facts["processes_ended"] == 4
+
+
+def test_22_a_child_has_no_more_of_the_gpu_than_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no GPU here: what torch is asked for stands in a file."""
+    asked = tmp_path / "asked"
+    (tmp_path / "stub").mkdir()
+    (tmp_path / "stub" / "torch.py").write_text(f"""if True:
+        class cuda:
+            is_available = staticmethod(lambda: True)
+            is_initialized = staticmethod(lambda: False)
+            set_per_process_memory_fraction = staticmethod(lambda share: open({str(asked)!r}, "a").write(f"{{share}}"))
+    """)
+    one = scorer(saved(tmp_path / "m", Deadly({})))
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "stub"), *sys.path])
+    monkeypatch.setattr(worker, "_claim", lambda *_: None)  # the parent's own share
+    assert run(replace(one, gpu_share=0.25), range(3))[0] == {0: 0, 1: 2, 2: 4}
+    assert asked.read_text() == "0.25"
 
 
 def test_a_model_that_ends_every_process_ends_the_shard_and_not_its_rows(

@@ -183,12 +183,13 @@ def test_case_14_the_budget_stays_under_the_cost_that_failed() -> None:
 @pytest.mark.parametrize("tokens", [40_000, None])
 def test_14_memory_that_runs_out_at_random_above_a_hidden_limit(seed: int, tokens: int | None) -> None:
     """All rows are scored, nothing is tried at a size known to fail, and the batches come back up."""
-    random, failed = np.random.default_rng(seed), [10**9]
+    random, failed, in_vain = np.random.default_rng(seed), [10**9], list[int]()
 
     class Fickle(Lengths):
         def forward(self, batch: list[str]) -> list[str]:
             cost = len(batch) * max(len(text) for text in batch)
-            assert cost < min(failed)
+            if cost >= min(failed):
+                in_vain.append(cost)
             if cost > 1_500 and random.random() < 0.5:
                 failed.append(cost)
                 raise MemoryError(f"{cost} tokens")
@@ -199,6 +200,7 @@ def test_14_memory_that_runs_out_at_random_above_a_hidden_limit(seed: int, token
     scored, dead = flat(score(model, texts, tokens=tokens), 1000)
     assert scored == {i: len(text or "") for i, text in enumerate(texts)}
     assert not dead
+    assert in_vain == []
     assert len(failed) < 20
     assert max(cost for _, cost in model.batches[-40:]) > 1_000
 
@@ -278,11 +280,17 @@ def test_the_source_is_read_a_bounded_way_ahead() -> None:
             pulled.append(i)
             yield window
 
-    run = Pipeline(Lengths(), SPEC).run(source())
-    next(run)
-    time.sleep(0.2)
-    assert len(pulled) <= 12
-    run.close()
+    class Unhurried(Lengths):
+        def forward(self, batch: list[str]) -> list[str]:
+            time.sleep(0.01)  # so that whatever may be ahead is
+            return super().forward(batch)
+
+        def postprocess(self, output: list[str]) -> pd.DataFrame:
+            time.sleep(0.03)
+            return super().postprocess(output)
+
+    ahead = [len(pulled) - given for given, _ in enumerate(Pipeline(Unhurried(), SPEC).run(source()))]
+    assert max(ahead) <= 6  # four with rows under way, one prepared, and one that is being prepared
 
 
 def test_a_result_does_not_wait_for_the_window_after_it() -> None:
@@ -408,6 +416,95 @@ def test_an_output_that_is_still_under_way_is_awaited_behind_and_the_device_coun
     assert [(f.position, f.phase, f.message) for f in result.failures] == [(3, "forward", "the device says no")]
     assert waited == [False] * 4
     assert pipeline.stats.forward == 6.0
+
+
+class Slowly:
+    """An output that says that its batch is awaited."""
+
+    def __init__(self, batch: list[str], awaited: dict[str, threading.Event]) -> None:
+        self.batch, self.awaited = batch, awaited
+
+    def wait(self) -> list[str]:
+        self.awaited[self.batch[0]].set()
+        return self.batch
+
+
+def test_a_device_is_awaited_while_an_earlier_batch_is_postprocessed() -> None:
+    """Or the time for which it had the second batch would count what the first took behind it."""
+    awaited = {text: threading.Event() for text in ("aaa", "bb", "c")}
+
+    class Launching(Lengths):
+        def forward(self, batch: list[str]) -> Any:
+            return Slowly(super().forward(batch), awaited)
+
+        def postprocess(self, output: list[str]) -> pd.DataFrame:
+            if output[0] == "aaa":
+                assert awaited["bb"].wait(10)
+            return super().postprocess(output)
+
+    (result,) = score(Launching(), ["aaa", "bb", "c"], tokens=1, max_rows=1)
+    assert result.predictions["length"].tolist() == [3, 2, 1]
+
+
+def test_a_model_postprocesses_on_one_thread_when_a_batch_is_taken_apart_too() -> None:
+    model = Lengths()
+    (result,) = score(model, [*["in order"] * 7, "!forward"], tokens=64)
+    assert (len(result.failures), model.batches) == (1, [(4, 32), (2, 16), (1, 8)])
+    assert {name.split("_")[0] for name in model.threads["postprocess"]} == {"daybreak-postprocess"}
+
+
+def test_halves_of_a_batch_that_failed_keep_to_the_size_known_to_fail() -> None:
+    """The first batch fails behind the device, after a later one has run out of memory."""
+    costs: list[int] = []
+    full = threading.Event()
+
+    class Full(Lengths):
+        def forward(self, batch: list[str]) -> list[str]:
+            cost = sum(map(len, batch))
+            costs.append(cost)
+            if cost >= 60 and "y" in batch[0]:
+                full.set()
+                raise MemoryError
+            return super().forward(batch)
+
+        def postprocess(self, output: list[str]) -> pd.DataFrame:
+            if len(output) == 16:
+                assert full.wait(10)
+                raise ValueError("together they do not fit")
+            return super().postprocess(output)
+
+    (result,) = score(Full(), ["x" * 16] * 16 + ["y" * 15] * 4 + ["y"], tokens=256, max_rows=16)
+    assert result.failures == []
+    assert costs[:2] == [256, 60]
+    assert max(costs[2:]) < 60
+
+
+def test_batches_of_a_slow_model_end_in_time() -> None:
+    """It starts with one row, and no batch takes longer than it may; one that fails soon is no reason for a larger."""
+    clock, took = Clock(), list[float]()
+
+    class Slow(Lengths):
+        by_rows = True
+
+        def size(self, rows: pd.DataFrame) -> Any:
+            return np.ones(len(rows), dtype=np.int64)
+
+        def forward(self, batch: list[str]) -> list[str]:
+            self._enter("forward", batch)
+            clock.now += 0.25 * len(batch)
+            took.append(0.25 * len(batch))
+            return super().forward(batch)
+
+    model = Slow()
+    texts: list[str | None] = [*["a"] * 500, "!forward", *["a"] * 499]
+    pipeline = Pipeline(model, SPEC, seconds=10, clock=clock)
+    (result,) = pipeline.run(windows(texts, 1_000))
+    assert (len(result.predictions), len(result.failures)) == (999, 1)
+    assert (took[0], max(took)) == (0.25, 10.0)
+    assert model.batches[-2][0] == 40
+    free = Slow()
+    list(Pipeline(free, SPEC, clock=clock).run(windows(["a"] * 1_000, 1_000)))
+    assert [rows for rows, _ in free.batches] == [1_000]
 
 
 def test_what_one_pipeline_learned_the_next_begins_with() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -177,7 +178,7 @@ def test_22_the_gpu_and_the_cores_of_a_task_are_set_before_cuda_starts(tmp_path:
         from daybreak.score import device
         del os.environ["OMP_NUM_THREADS"]
         device.claim("3", 2)
-        device.claim("1", 2)  # its model is on the first
+        device.claim("1", 2)  # its model is on the first, and another worker has that one
         assert "torch" not in sys.modules
         print(*(os.environ[name] for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "RAYON_NUM_THREADS")))
     """
@@ -188,6 +189,44 @@ def test_22_the_gpu_and_the_cores_of_a_task_are_set_before_cuda_starts(tmp_path:
     }
     told = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
     assert told.stdout.split() == ["3", "2", "4"]
+
+
+def test_22_no_two_workers_are_on_one_gpu_when_tasks_go_to_other_workers_than_before(tmp_path: Path) -> None:
+    """Each tells its GPU after each task. Spark hands a task to any idle worker, and starts one when there is none."""
+    code = """if True:
+        import os, sys
+        from daybreak.score import device
+        for line in sys.stdin:
+            device.claim(line.strip(), 1, notes=sys.argv[1])
+            print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+    """
+    environment = {**os.environ, "PYTHONPATH": str(Path(daybreak.__file__).parents[1])}
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", code, str(tmp_path / "notes")]
+        return subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def task(worker: subprocess.Popen[str], gpu: str) -> str:
+        assert worker.stdin
+        assert worker.stdout
+        worker.stdin.write(f"{gpu}\n")
+        return worker.stdout.readline().strip()
+
+    with start() as a, start() as b, start() as c:
+        assert task(a, "0") == "0"  # as the one that decides the precision
+        assert task(a, "2") == "0"  # the first task of the scoring job comes to it, with another GPU
+        assert task(b, "0") == "2"
+        assert task(c, "1") == "1"
+        assert [task(a, "1"), task(b, "2"), task(c, "0")] == ["0", "2", "1"]
+        b.terminate()  # as a row that ends its worker
+        b.wait()
+        assert [task(a, "2"), task(c, "0")] == ["0", "1"]
+        with start() as d:
+            assert task(d, "1") == "2"
+            for worker in (a, c, d):
+                worker.stdin.close()  # type: ignore[union-attr]
 
 
 def test_no_two_executions_have_the_same_name(echo: Path) -> None:
