@@ -56,6 +56,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"input": {"where": "x > 1 AND current_date() > '2020-01-01'"}},
         "at another time: current_date",
     ),
+    "clock in a date": ({"input": {"where": "date(name) < DATE 'tomorrow'"}}, "at another time: 'tomorrow'"),
+    "clock in a cast": ({"input": {"where": "date(name) < 'Yesterday UTC'"}}, "at another time: 'Yesterday UTC'"),
     "no such output schema": ({"output": {"table": "nodb.t"}, "state": "./s"}, "in the schema 'nodb', which does not"),
     "not a catalog name": ({"input": {"table": "lake.my-table"}}, "'lake.my-table' is no catalog name"),
     "missing model": ({"model": {"uri": "./no/such/model"}}, "no/such/model"),

@@ -27,6 +27,9 @@ _UNSTABLE = re.compile(
     r"|\b(?:now|curdate|user|unix_timestamp)\s*\(\s*\)",
     re.IGNORECASE,
 )
+_SPECIAL = r"(?:now|today|tomorrow|yesterday)\b"  # Spark takes the clock for such a text where it makes a time of it
+_TYPED = re.compile(rf"\b(?:date|timestamp(?:_ltz|_ntz)?)\s*(['\"]\s*{_SPECIAL}[^'\"]*['\"])", re.IGNORECASE)
+_CAST = re.compile(rf"cast\(\s*({_SPECIAL}[^()#]*) as (?:date|timestamp)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -52,17 +55,16 @@ def select(table: DataFrame, source: Input) -> DataFrame:
     if source.where is None:
         return table
     if unstable := unstable_words(source.where):
-        raise PreflightError(
-            f"input.where {source.where!r} means other rows at another time: {', '.join(unstable)}",
-            fix="write the value itself, as in day = '2026-11-30' (--set input.where=...); a condition is on this"
-            " table's columns and constants, without a subquery on another table",
-        )
+        raise _moves(source.where, unstable)
     try:
         chosen = table.where(source.where)
         chosen.schema  # noqa: B018  (forces the analysis)
     except (AnalysisException, ParseException) as error:
         raise PreflightError(f"input.where {source.where!r} is refused by Spark: {first_line(error)}") from None
-    if not chosen._jdf.queryExecution().analyzed().deterministic():
+    analyzed = chosen._jdf.queryExecution().analyzed()
+    if clock := _CAST.search(analyzed.toString()):
+        raise _moves(source.where, [repr(clock[1].strip())])
+    if not analyzed.deterministic():
         raise PreflightError(
             f"input.where {source.where!r} is not deterministic: a second read would select other rows",
             fix="use the table's columns and constants only; rand(), uuid() and the like change from read to read",
@@ -70,8 +72,18 @@ def select(table: DataFrame, source: Input) -> DataFrame:
     return chosen
 
 
+def _moves(condition: str, unstable: Sequence[str]) -> PreflightError:
+    return PreflightError(
+        f"input.where {condition!r} means other rows at another time: {', '.join(unstable)}",
+        fix="write the value itself, as in day = '2026-11-30' (--set input.where=...); a condition is on this"
+        " table's columns and constants, without a subquery on another table",
+    )
+
+
 def unstable_words(condition: str) -> list[str]:
     """What in a condition depends on the clock, the user or another table, though Spark calls it deterministic."""
+    if typed := _TYPED.search(condition):
+        return [typed[1]]
     plain = re.sub(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", " ", condition)
     return [match.group().strip() for match in _UNSTABLE.finditer(plain)]
 

@@ -18,6 +18,10 @@ from daybreak.source.preflight import unstable_words
         ("note = 'now() select current_date'", []),
         ("note = 'it\\'s now()' AND `current_date` = 1", []),
         ("selected = 1 AND currents > 2", []),
+        ("day = DATE 'yesterday'", ["'yesterday'"]),
+        ('at < timestamp_ntz " Now UTC"', ['" Now UTC"']),
+        ("day = DATE '2026-11-30' AND note = 'today'", []),
+        ("date = 'tomorrow'", []),  # of a column of that name: the types decide, in the plan
     ],
 )
 def test_case_31_words_that_make_a_condition_unstable(condition: str, told: list[str]) -> None:
