@@ -38,10 +38,15 @@ def _duration(value: object) -> object:
     raise ValueError("a duration is a number and a unit: 90s, 15m, 26h or 2d")
 
 
+def _told(value: timedelta) -> str:
+    """A duration as ``_duration`` reads it, to the microsecond, and without an exponent."""
+    return f"{value.total_seconds():.6f}".rstrip("0").rstrip(".") + "s"
+
+
 Duration = Annotated[
     timedelta,
     BeforeValidator(_duration, json_schema_input_type=str),
-    PlainSerializer(lambda value: f"{value.total_seconds():g}s", return_type=str),
+    PlainSerializer(lambda value: _told(value), return_type=str),
 ]
 
 

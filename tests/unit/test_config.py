@@ -125,8 +125,9 @@ def test_the_digest_is_of_what_decides_the_scores() -> None:
     assert len({digest, *digests}) == 1 + len(other)
 
 
-def test_a_job_survives_its_own_json() -> None:
-    job = config.parse(document(resume_within="90m", input={"table": "/d", "key": "k", "freshness": {"max_age": "2d"}}))
+@pytest.mark.parametrize("age", ["2d", "14d", "3650d", "26h", "90m", "0.25s", "1209600.5s", "0s"])
+def test_a_job_survives_its_own_json(age: str) -> None:
+    job = config.parse(document(retention=age, input={"table": "/d", "key": "k", "freshness": {"max_age": age}}))
     assert config.parse(json.loads(job.model_dump_json())) == job
 
 
