@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from daybreak.errors import ModelLoadError
-from daybreak.score.artifacts import digest_of, explained, local_contents, local_path, repository
+from daybreak.score.artifacts import contents, digest_of, explained, local_contents, local_path, repository
 from daybreak.score.registry import ModelPin
 
 __all__ = ["Download", "fetch", "locked"]
@@ -28,7 +28,7 @@ def fetch(pin: ModelPin, cache_dir: str | os.PathLike[str], *, download: Downloa
     the next.
 
     Raises:
-        ModelLoadError: the download failed, or a local folder is absent or has changed since it was pinned.
+        ModelLoadError: the download failed, or the model is absent or has changed since it was pinned.
     """
     if (path := local_path(pin.artifact_uri)) is not None:
         return _unchanged(pin, path)
@@ -42,12 +42,7 @@ def fetch(pin: ModelPin, cache_dir: str | os.PathLike[str], *, download: Downloa
 
 
 def _unchanged(pin: ModelPin, path: Path) -> Path:
-    found = digest_of(*local_contents(path))
-    if found != pin.digest:
-        raise ModelLoadError(
-            f"the model at {path} has changed since it was pinned (then {pin.digest[:12]}, now {found[:12]})",
-            fix="start a new run; to keep versions apart, register the model and use models:/<name>@<alias>",
-        )
+    pin.require(digest_of(*local_contents(path)))
     return path
 
 
@@ -83,3 +78,4 @@ def _model_folder(part: Path, pin: ModelPin) -> Path:
 def _download(pin: ModelPin, target: Path) -> None:
     repo = repository(pin.artifact_uri, pin.tracking_uri, pin.registry_uri)
     repo.download_artifacts("", str(target))
+    pin.require(digest_of(*contents(pin.artifact_uri, pin.tracking_uri, pin.registry_uri)))

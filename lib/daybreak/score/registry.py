@@ -36,6 +36,16 @@ class ModelPin:
     tracking_uri: str | None = None
     registry_uri: str | None = None
 
+    def require(self, found: str) -> None:
+        """Raises ModelLoadError if what is there now, of that digest, is not what was pinned."""
+        if found != self.digest:
+            raise ModelLoadError(
+                f"the model at {self.artifact_uri} has changed since it was pinned (then {self.digest[:12]}, now"
+                f" {found[:12]})",
+                fix="start a new run (--fresh); to keep versions apart, register the model and use"
+                " models:/<name>@<alias>",
+            )
+
 
 @dataclass(frozen=True)
 class _Address:

@@ -104,6 +104,19 @@ def test_the_default_download_takes_every_file(saved: Path, tmp_path: Path) -> N
     assert {p.name for p in saved.iterdir()} <= {p.name for p in tmp_path.rglob("*")}
 
 
+def test_what_is_downloaded_is_what_was_pinned(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is not of this machine, by a folder that stands in for it."""
+    store = tmp_path / "store"
+    shutil.copytree(saved, store)
+    pin, _ = resolve(str(store))
+    monkeypatch.setattr(cache, "local_path", lambda _: None)
+    assert (fetch(pin, tmp_path / "cache") / "MLmodel").is_file()
+    (store / "python_model.pkl").write_bytes(b"trained again")
+    with pytest.raises(ModelLoadError, match="has changed since it was pinned"):
+        fetch(pin, tmp_path / "another host's")
+    assert not list((tmp_path / "another host's").glob(f"{pin.digest}*/"))
+
+
 def test_a_local_model_is_used_in_place_and_must_not_have_changed(saved: Path, tmp_path: Path) -> None:
     copy = tmp_path / "model"
     shutil.copytree(saved, copy)
