@@ -33,6 +33,7 @@ def run_limit(ground: Ground) -> Measured:
             computed += mask.numel()
         return computed, sum(map(len, tokens))
 
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"  # one process: on both cores, like the forward passes
     texts = ground.texts()
     with torch.inference_mode():
         embed(texts[:64])

@@ -16,6 +16,7 @@ from light_tables import CUSTOMERS, FLIGHTS, Table
 
 MODEL = "scorer"
 OLD, NEW = "before", "now"  # the windows
+KEYED = ("idempotent publish",)  # by key and window, or a window as a whole: a repetition doubles nothing
 
 
 # -- models, and the tables to write to
@@ -241,17 +242,26 @@ def contenders(table: Table, mode: str) -> tuple[Contender, ...]:
     at: dict[str, Any] = {"table": table, "mode": mode}
     by_merge = partial(run_udf, **at, write=merge)
     by_replace = partial(run_udf, **at, name="spark_udf_replace", scorer=spark_udf, write=replace)
+    replaced = Contender("spark_udf_replace", "mlflow spark_udf, replaceWhere", by_replace, gives=KEYED)
     return (
         Contender("limit", "limit: pyarrow and the network, nothing written", partial(run_limit, table=table)),
         Contender("daybreak", "daybreak: the real job", partial(run_daybreak, **at), gives=GUARANTEES),
-        Contender("spark_udf", "mlflow spark_udf, MERGE", partial(by_merge, name="spark_udf", scorer=spark_udf)),
+        Contender(
+            "spark_udf", "mlflow spark_udf, MERGE", partial(by_merge, name="spark_udf", scorer=spark_udf), gives=KEYED
+        ),
         Contender(
             "predict_batch_udf",
             "pyspark predict_batch_udf, MERGE",
             partial(by_merge, name="predict_batch_udf", scorer=predict_batch_udf),
+            gives=KEYED,
         ),
-        Contender("streaming", "availableNow + foreachBatch MERGE, spark_udf", partial(run_streaming, **at)),
-        *([Contender("spark_udf_replace", "mlflow spark_udf, replaceWhere", by_replace)] if mode == "history" else []),
+        Contender(
+            "streaming",
+            "availableNow + foreachBatch MERGE, spark_udf",
+            partial(run_streaming, **at),
+            gives=("resume", *KEYED),
+        ),
+        *([replaced] if mode == "history" else []),
     )
 
 
