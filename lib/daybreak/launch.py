@@ -133,8 +133,9 @@ def _outdated(
     """Whether a refused run is past mending by a gate: the input, the model or the window has moved on."""
     if row.status != runlog.REFUSED:
         return False
-    newest = (snapshot.pin(spark, config.input).version, resolving.result()[0].version)
-    moved = newest != (row.input_version, row.model_version)
+    model, _ = resolving.result()
+    newest = (snapshot.pin(spark, config.input).version, model.version, model.digest)
+    moved = newest != (row.input_version, row.model_version, json.loads(row.pins)["model"]["digest"])
     if moved or configuration.render_window(config.window, now) != row.window:
         log.info("run %s was refused, and there is a newer input, model or window: a new run starts", row.run_id)
         return True
@@ -170,6 +171,7 @@ def _new(
     )
     with run.stage("plan"):
         run.plan, run.shards = _plan(run)
+        logbook.beat(run.run_id)  # from here on there is something of the run, and no row yet
         run.staging.write_plan(run.shards)
         logbook.open({**_row(run), "epoch": runlog.next_epoch(runs)})
     log.info("run %s: %s", run.run_id, run.plan.reason)
@@ -180,7 +182,8 @@ def resume(config: JobConfig, spark: SparkSession, logbook: RunLog, row: Row, *,
     """The unfinished run with its own pins, whatever table and alias say by now."""
     pins = json.loads(row.pins)
     model = registry.ModelPin(**pins["model"])
-    _, spec = registry.resolve(model.resolved, tracking_uri=model.tracking_uri, registry_uri=model.registry_uri)
+    now, spec = registry.resolve(model.resolved, tracking_uri=model.tracking_uri, registry_uri=model.registry_uri)
+    model.require(now.digest)
     pinned = snapshot.Pin.from_dict(pins["input"])
     snapshot.verify(spark, pinned)
     binding = preflight.bind(preflight.select(snapshot.read(spark, pinned), config.input).schema, config.input, spec)
@@ -254,13 +257,16 @@ def _plan(run: Run) -> tuple[Plan, list[Shard]]:
 
 
 def _held(run: Run) -> dict[str, Any]:
-    """Which scores still hold: those of this model and configuration, in the output as it is now. Pinned too."""
+    """Which scores still hold: those of this model and configuration, in the output as it is now. Pinned too.
+
+    The model is told by its digest: a name that was registered anew counts its versions from one.
+    """
     if not run.target.exists(run.spark):
         return {}
-    same = (F.col("config_digest") == run.config.digest()) & (F.col("model_version") == run.model.version)
-    alike = run.log.runs().where(same & (F.col("model_name") == run.model.name) & F.col("output_version").isNotNull())
+    alike = run.log.runs().where((F.col("config_digest") == run.config.digest()) & F.col("output_version").isNotNull())
     newest = run.target.delta(run.spark).history(1).select("version").first()
-    runs = sorted(row.run_id for row in alike.select("run_id").collect())
+    told = alike.select("run_id", "pins").collect()
+    runs = sorted(row.run_id for row in told if json.loads(row.pins)["model"]["digest"] == run.model.digest)
     return {"version": newest[0] if newest else 0, "runs": runs}
 
 

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from daybreak import config as configuration
 from daybreak import errors, schema
 from daybreak.config import JobConfig
-from daybreak.errors import DaybreakError, GateError, ShardError, WorkerEndedError
+from daybreak.errors import ConfigError, DaybreakError, GateError, ShardError, WorkerEndedError
 from daybreak.launch import Run, launch, marked, resume
 from daybreak.ops import alerts, progress, retention, runlog, scaling, session, tracking
 from daybreak.ops.report import Summary
@@ -51,7 +51,7 @@ def score(
     Raises a :class:`daybreak.errors.DaybreakError`, whose class says what was wrong; nothing is visible then.
     """
     config = _as_config(job)
-    with session.restored():
+    with session.restored(), runlog.alone(config.state_path(), config.name):
         with _alerting(config):
             run = launch(config, spark, fresh=fresh)
         with _closing(run), runlog.Heartbeat(run.log, run.run_id):
@@ -332,7 +332,7 @@ def republish(run_id: str, job: JobConfig, *, spark: SparkSession | None = None)
 
     Raises DaybreakError when there is no such run, and GateError when counts or gates refuse.
     """
-    with session.restored():
+    with session.restored(), runlog.alone(job.state_path(), job.name):
         return _republish(run_id, job, spark)
 
 
@@ -340,16 +340,43 @@ def _republish(run_id: str, job: JobConfig, spark: SparkSession | None) -> Summa
     own = session.own(spark or session.current(f"daybreak {job.name}"), batch_rows=job.batch.window_rows)
     logbook = RunLog(own, job.state_path())
     row = logbook.find(run_id)
+    if row.job != job.name:
+        raise ConfigError(f"run {run_id} is one of job {row.job!r}, and the job file is {job.name!r}'s: give its own")
     if row.status in (runlog.PUBLISHED, runlog.NOTHING):
         return _as_logged(row, logbook)
     runs = logbook.of_job(row.job)
+    _refuse_older(row, runs)
     logbook.refuse_if_held(runs, datetime.now(UTC))
     as_it_ran = configuration.parse(json.loads(row.config)).model_copy(
-        update={"gates": job.gates, "alerts": job.alerts}
+        update={"gates": job.gates, "alerts": job.alerts, "state": job.state_path()}
     )
+    if configuration.absolute(as_it_ran.output.table) != row.output_table:
+        raise ConfigError(
+            f"run {run_id} is for {row.output_table}, and output.table {as_it_ran.output.table!r} means"
+            f" {configuration.absolute(as_it_ran.output.table)} from here",
+            fix="run the command from the folder that the run was started in",
+        )
     run = resume(as_it_ran, own, logbook, row, epoch=runlog.next_epoch(runs))
     with _closing(run), runlog.Heartbeat(run.log, run.run_id):
         return _finish(run)
+
+
+def _refuse_older(row: Row, runs: Sequence[Row]) -> None:
+    """Raises DaybreakError where publishing a run would put its scores over those of one that began later."""
+    history = json.loads(row.config)["output"]["mode"] == "history"
+    over = [
+        one.run_id
+        for one in runs
+        if one.status == runlog.PUBLISHED
+        and one.started_at > row.started_at
+        and one.output_table == row.output_table
+        and (not history or one.window == row.window)
+    ]
+    if over:
+        raise DaybreakError(
+            f"run {row.run_id} is older than {over[0]}, whose scores it would replace in {row.output_table}",
+            fix="nothing was changed; to score the table anew, run the job",
+        )
 
 
 _AS_THEY_ARE = {one.name for one in fields(Summary)} & {column.name for column in schema.RUNS} - {"timing"}

@@ -163,10 +163,13 @@ def test_staged_files_of_published_runs_go_after_their_retention(
     staging = Path(f"{first.output}_daybreak/staging")
     assert [folder.name for folder in staging.iterdir()] == [first.run_id]
     of_no_run = runlog.name(datetime.now(UTC) - timedelta(days=8))  # its driver was killed while it planned
-    for name in (of_no_run, "notes"):
+    planned = runlog.name(datetime.now(UTC) - timedelta(days=8))  # its driver is still about to write its row
+    RunLog(spark, f"{first.output}_daybreak").beat(planned)
+    for name in (of_no_run, planned, "notes"):
         (staging / name / "plan").mkdir(parents=True)
     second = score({**document, "window": "w2"}, spark=spark)
-    assert {folder.name for folder in staging.iterdir()} == {first.run_id, second.run_id, "notes"}
+    assert {folder.name for folder in staging.iterdir()} == {first.run_id, second.run_id, planned, "notes"}
+    (staging.parent / "heartbeats" / planned).unlink()
 
     third = score({**document, "window": "w3", "retention": "0s"}, spark=spark)
     assert [folder.name for folder in staging.iterdir()] == ["notes"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +16,9 @@ from models import DOUBLE_IN, DOUBLE_OUT, Choosing, Difference, Double, Random, 
 from pyspark.sql import SparkSession
 
 from daybreak import config, run, score
-from daybreak.errors import GateError, LeaseError, ShardError
+from daybreak.errors import ConfigError, DaybreakError, GateError, LeaseError, ModelLoadError, ShardError
 from daybreak.ops import runlog
+from daybreak.sink import publish
 
 Make = Callable[..., Any]
 
@@ -117,6 +119,56 @@ def test_publishing_a_run_twice_changes_nothing(
     assert [row.status for row in read(spark, f"{output}_daybreak/runs")] == ["published"]
 
 
+def test_an_older_run_is_not_published_over_a_newer_one_nor_by_another_job(
+    spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, model = table(numbers(60), "id bigint, x double"), save_model(Double((5.0,)), DOUBLE_IN, DOUBLE_OUT)
+    document = job(source, model, output={"mode": "latest"}, gates={"max_dead_fraction": 0.0})
+    document["state"] = str(tmp_path / "state")
+    with pytest.raises(GateError):
+        score(document, spark=spark)
+    lenient = {**document, "gates": {"max_dead_fraction": 1.0}, "retention": "30d"}
+    [refused] = read(spark, f"{document['state']}/runs")
+    with pytest.raises(ConfigError, match="is one of job 'test', and the job file is 'another'"):
+        run.republish(refused.run_id, config.parse({**lenient, "name": "another"}), spark=spark)
+
+    (tmp_path / "state").rename(tmp_path / "moved")  # of no account to what a run scores
+    lenient["state"] = str(tmp_path / "moved")
+    newer = score(lenient, spark=spark, fresh=True)
+    before = (versions(spark, newer.output), sorted(read(spark, newer.output)))
+    with pytest.raises(DaybreakError, match=f"{refused.run_id} is older than {newer.run_id}"):
+        run.republish(refused.run_id, config.parse(lenient), spark=spark)
+    assert (versions(spark, newer.output), sorted(read(spark, newer.output))) == before
+
+    strict = {**lenient, "window": "w9", "gates": {"max_dead_fraction": 0.0}}
+    with pytest.raises(GateError):
+        score(strict, spark=spark)
+    [other] = [row for row in read(spark, f"{lenient['state']}/runs") if row.status == "refused" and row.window == "w9"]
+    (tmp_path / "moved").rename(tmp_path / "moved again")
+    strict = {**strict, "state": str(tmp_path / "moved again"), "gates": {"max_dead_fraction": 1.0}}
+    assert run.republish(other.run_id, config.parse(strict), spark=spark).rows_scored == 59
+
+
+def test_a_run_is_published_where_it_was_meant_to_be_or_not_at_all(
+    spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, model = table(numbers(60), "id bigint, x double"), save_model(Double((5.0,)), DOUBLE_IN, DOUBLE_OUT)
+    document = job(source, model, output={"table": "./scores"}, gates={"max_dead_fraction": 0.0})
+    document["state"] = str(tmp_path / "state")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(GateError):
+        score(document, spark=spark)
+    [refused] = read(spark, f"{document['state']}/runs")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    lenient = config.parse({**document, "gates": {"max_dead_fraction": 1.0}})
+    with pytest.raises(ConfigError, match=f"is for {tmp_path}/scores, .* means {tmp_path}/elsewhere/scores from here"):
+        run.republish(refused.run_id, lenient, spark=spark)
+    assert not any((tmp_path / "elsewhere").iterdir())
+    monkeypatch.chdir(tmp_path)
+    assert run.republish(refused.run_id, lenient, spark=spark).rows_scored == 59
+
+
 def test_a_refused_run_gives_way_to_a_newer_input(
     spark: SparkSession, table: Make, save_model: Make, job: Make
 ) -> None:
@@ -165,6 +217,37 @@ def test_what_did_not_change_is_not_scored_again(spark: SparkSession, table: Mak
     other = save_model(Double(factor=3.0), DOUBLE_IN, DOUBLE_OUT, name="other")
     anew = score({**document, "model": {"uri": other}}, spark=spark)
     assert anew.rows_skipped == 0
+
+
+def test_a_model_that_was_registered_anew_under_the_old_name_and_version_scores_all_rows(
+    spark: SparkSession, table: Make, save_model: Make, job: Make
+) -> None:
+    source = table(numbers(60), "id bigint, x double")
+    document = job(source, "models:/again/1", select="changed", output={"mode": "latest"})
+    client = mlflow.MlflowClient(document["mlflow"]["tracking_uri"])
+    for factor in (2.0, 3.0):
+        client.create_registered_model("again")
+        path = save_model(Double(factor=factor), DOUBLE_IN, DOUBLE_OUT, name=f"by {factor}")
+        assert client.create_model_version("again", path).version in (1, "1")
+        summary = score(document, spark=spark)
+        assert (summary.rows_scored, summary.rows_skipped) == (60, 0)
+        assert {row.y for row in read(spark, summary.output)} == {factor * i for i in range(60)}
+        client.delete_registered_model("again")
+
+
+def test_a_run_is_not_resumed_with_another_model_in_the_place_of_the_pinned_one(
+    spark: SparkSession, table: Make, save_model: Make, job: Make
+) -> None:
+    model = save_model(Double((5.0,)), DOUBLE_IN, DOUBLE_OUT)
+    document = job(table(numbers(60), "id bigint, x double"), model, gates={"max_dead_fraction": 0.0})
+    with pytest.raises(GateError):
+        score(document, spark=spark)
+    [refused] = read(spark, f"{document['output']['table']}_daybreak/runs")
+    shutil.rmtree(model)
+    save_model(Double((5.0,), factor=3.0), DOUBLE_IN, DOUBLE_OUT)
+    with pytest.raises(ModelLoadError, match="has changed since it was pinned"):
+        run.republish(refused.run_id, config.parse({**document, "gates": {"max_dead_fraction": 1.0}}), spark=spark)
+    assert not Path(document["output"]["table"]).exists()
 
 
 @pytest.mark.parametrize("by", ["key", "files"])
@@ -375,6 +458,51 @@ def test_a_second_driver_is_refused_while_the_first_may_be_alive(
         score(document, spark=spark)
     [row] = log.newest(1)
     assert (row.holder, row.epoch) == (str(runlog.Holder.here()), 2)
+
+
+def test_what_a_driver_left_that_was_killed_as_it_beat_is_no_heartbeat(
+    spark: SparkSession, table: Make, save_model: Make, job: Make
+) -> None:
+    document = job(table(numbers(60), "id bigint, x double"), save_model(Double((1.0,)), DOUBLE_IN, DOUBLE_OUT))
+    document["gates"] = {"max_dead_fraction": 0.0}
+    with pytest.raises(GateError):
+        score(document, spark=spark)
+    log = runlog.RunLog(spark, f"{document['output']['table']}_daybreak")
+    [row] = log.newest(1)
+    log.update(row.run_id, status="scoring", holder=str(runlog.Holder("another-host", 1, "2")))
+    for left in ("", '{"holder": "another-ho'):
+        log.storage.write_text(left, "heartbeats", row.run_id)
+        assert log.last_beat(row.run_id) is None
+    assert score({**document, "gates": {"max_dead_fraction": 1.0}}, spark=spark).rows_forward == 0
+
+
+def test_two_threads_are_two_drivers(spark: SparkSession, table: Make, save_model: Make, job: Make) -> None:
+    document = job(table(numbers(20), "id bigint, x double"), save_model(Double(), DOUBLE_IN, DOUBLE_OUT))
+    with (
+        runlog.alone(config.parse(document).state_path(), document["name"]),
+        pytest.raises(LeaseError, match="job 'test' is running in another thread"),
+    ):
+        score(document, spark=spark)
+    assert not Path(document["output"]["table"]).exists()
+    assert score(document, spark=spark).rows_scored == 20
+
+
+def test_a_lease_that_is_lost_on_the_way_to_the_merge_is_noticed(
+    spark: SparkSession, table: Make, save_model: Make, job: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pause of this driver, in which another takes over and publishes: the MERGE would read the output after that."""
+    document = job(table(numbers(20), "id bigint, x double"), save_model(Double(), DOUBLE_IN, DOUBLE_OUT))
+    create = publish._create
+
+    def taken_over_meanwhile(*args: Any) -> None:
+        create(*args)
+        log = runlog.RunLog(spark, f"{document['output']['table']}_daybreak")
+        log.update(log.newest(1)[0].run_id, holder="another-host:1:2")
+
+    monkeypatch.setattr(publish, "_create", taken_over_meanwhile)
+    with pytest.raises(LeaseError):
+        score(document, spark=spark)
+    assert read(spark, document["output"]["table"]) == []
 
 
 def test_a_driver_that_lost_its_lease_may_not_publish(

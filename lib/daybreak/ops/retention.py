@@ -51,7 +51,8 @@ def sweep(logbook: RunLog, job: str, *, now: datetime, retention: timedelta, res
         rows = runlog.newest_first(logbook.runs().select(*_LOOKED_AT).collect())
         of_job = [row for row in rows if row.job == job]
         over = set(spent(of_job, now=now, retention=retention, resume_within=resume_within))
-        over |= set(old) - {row.run_id for row in rows}
+        nameless = set(old) - {row.run_id for row in rows}
+        over |= {run_id for run_id in nameless if not logbook.planned(run_id, now)}
         gone = sorted(over & set(old))
         for run_id in gone:
             logbook.storage.delete("staging", run_id)

@@ -7,13 +7,15 @@ a file, since a Spark job would wait for a task slot behind the shards (docs/dec
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import socket
 import threading
+import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -94,6 +96,24 @@ def began(run_id: str) -> datetime | None:
         return datetime.strptime(run_id.partition("-")[0], _BEGAN).replace(tzinfo=UTC)
     except ValueError:
         return None
+
+
+_AT_WORK: set[tuple[str, str]] = set()
+_AT_WORK_LOCK = threading.Lock()
+
+
+@contextlib.contextmanager
+def alone(state: str, job: str) -> Iterator[None]:
+    """Keep another thread of this process off a job: to the lease, they are one holder. Raises LeaseError."""
+    mine = (state, job)
+    with _AT_WORK_LOCK:
+        if mine in _AT_WORK:
+            raise LeaseError(f"job {job!r} is running in another thread of this process", fix="wait for it")
+        _AT_WORK.add(mine)
+    try:
+        yield
+    finally:
+        _AT_WORK.discard(mine)
 
 
 def newest_first(runs: Iterable[Row]) -> list[Row]:
@@ -247,11 +267,28 @@ class RunLog:
         return '"holder"' in text and str(Holder.here()) not in text
 
     def last_beat(self, run_id: str) -> datetime | None:
-        text = self.storage.read_text("heartbeats", run_id)
-        try:
-            return datetime.fromisoformat(json.loads(text)["at"]) if text is not None else None
-        except ValueError:
-            return datetime.now(UTC)  # read in the middle of a write: somebody is there
+        """When a run's driver last beat for it; None if it never did."""
+        beat = self._beat(run_id)
+        return datetime.fromisoformat(beat["at"]) if beat else None
+
+    def _beat(self, run_id: str) -> dict[str, str] | None:
+        """Read again where it was read in the middle of a write. What a driver that was killed then has left stays
+        unreadable, and is none."""
+        for wait in (0.5, 1.0, None):
+            text = self.storage.read_text("heartbeats", run_id)
+            with contextlib.suppress(ValueError):
+                return dict(json.loads(text)) if text is not None else None
+            time.sleep(wait or 0)
+        return None
+
+    def planned(self, run_id: str, now: datetime) -> bool:
+        """Whether a driver that may be alive is about to write the row of a run."""
+        beat = self._beat(run_id)
+        if beat is None:
+            return False
+        holder, at = Holder.parse(beat["holder"]), datetime.fromisoformat(beat["at"])
+        own = holder == Holder.here()
+        return own or is_alive(holder, at, here=Holder.here(), now=now, start=process_start(holder.pid))
 
 
 class Heartbeat:

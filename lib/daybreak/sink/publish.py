@@ -169,13 +169,14 @@ def publish(
     A row that is a dead letter in this run loses the score that an earlier run gave it in the same window (in
     latest mode: at all), so that every key has a score or a dead letter, never both. Publishing a run again
     changes nothing and returns the version of the first time. ``allowed`` raises when this driver may not publish any
-    more; it is asked before each try, since a conflict may be its successor's commit.
+    more; it is asked before each try, since a conflict may be its successor's commit, and again right before the MERGE,
+    which reads the output as it is then.
     """
 
     def merge() -> None:
         allowed()
         _create(spark, target)
-        _merge(spark, rows, target, source)
+        _merge(spark, rows, target, source, allowed)
 
     tables.retried(merge)
     return version_of(spark, target, source.run_id)
@@ -194,7 +195,9 @@ def _create(spark: SparkSession, target: Target) -> None:
     )
 
 
-def _merge(spark: SparkSession, rows: DataFrame, target: Target, source: Provenance) -> None:
+def _merge(
+    spark: SparkSession, rows: DataFrame, target: Target, source: Provenance, allowed: Callable[[], None]
+) -> None:
     table = target.delta(spark)
     window = f"t.{schema.WINDOW.name} = {literal(source.window)}"
     on = [f"t.{quoted(key.name)} = s.{quoted(key.name)}" for key in target.keys]
@@ -211,6 +214,7 @@ def _merge(spark: SparkSession, rows: DataFrame, target: Target, source: Provena
             .whenNotMatchedInsert(condition=f"NOT s.{_DEAD}", values=values)
         )
     with tables.transaction(spark, app=_app(source.run_id), version=1, note=_app(source.run_id)):
+        allowed()
         clauses.execute()
 
 
