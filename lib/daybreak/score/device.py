@@ -50,13 +50,22 @@ def claim(gpu: str | None, cores: int, *, notes: str | os.PathLike[str] | None =
     """
     if gpu is not None:
         if not _claimed:
-            taken, note = _take(gpu, Path(notes)) if notes is not None else (gpu, None)
+            taken, note = _taken(gpu, notes) if notes is not None else (gpu, None)
             os.environ["CUDA_VISIBLE_DEVICES"] = taken
             _claimed.append(note)
         if (mine := _claimed[0]) is not None:
             _write(mine, gpu)
     for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS"):  # torch on the processor; the tokenizers
         os.environ.setdefault(name, str(max(1, cores)))
+
+
+def _taken(gpu: str, notes: str | os.PathLike[str]) -> tuple[str, TextIO | None]:
+    """As ``_take``; where files cannot be written or locked, the GPU that the task was given."""
+    try:
+        return _take(gpu, Path(notes))
+    except OSError as error:
+        logger.warning("which worker has which GPU cannot be noted in %s: %s", notes, error)
+        return gpu, None
 
 
 def _take(gpu: str, notes: Path) -> tuple[str, TextIO | None]:

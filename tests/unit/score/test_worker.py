@@ -25,6 +25,7 @@ import daybreak
 from daybreak import schema
 from daybreak.config import Input
 from daybreak.errors import ModelLoadError, PreflightError
+from daybreak.score import device
 from daybreak.score.registry import resolve
 from daybreak.score.signature import Field
 from daybreak.score.worker import Scorer, decode
@@ -227,6 +228,17 @@ def test_22_no_two_workers_are_on_one_gpu_when_tasks_go_to_other_workers_than_be
             assert task(d, "1") == "2"
             for worker in (a, c, d):
                 worker.stdin.close()  # type: ignore[union-attr]
+
+
+def test_22_where_nothing_can_be_noted_a_worker_has_the_gpu_that_its_task_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "_claimed", [])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "none")
+    (tmp_path / "file").touch()
+    device.claim("2", 1, notes=tmp_path / "file")
+    device.claim("1", 1, notes=tmp_path / "file")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2"
 
 
 def test_no_two_executions_have_the_same_name(echo: Path) -> None:
