@@ -46,7 +46,7 @@ def _told(value: timedelta) -> str:
 Duration = Annotated[
     timedelta,
     BeforeValidator(_duration, json_schema_input_type=str),
-    PlainSerializer(lambda value: _told(value), return_type=str),
+    PlainSerializer(_told, return_type=str),
 ]
 
 

@@ -171,7 +171,7 @@ def _new(
     )
     with run.stage("plan"):
         run.plan, run.shards = _plan(run)
-        logbook.beat(run.run_id)  # from here on there is something of the run, and no row yet
+        logbook.beat(run.run_id)  # before there is anything of the run: its row comes last
         run.staging.write_plan(run.shards)
         logbook.open({**_row(run), "epoch": runlog.next_epoch(runs)})
     log.info("run %s: %s", run.run_id, run.plan.reason)

@@ -187,10 +187,7 @@ class RunLog:
 
     def held(self, row: Row, now: datetime) -> bool:
         """Whether a driver that may be alive holds a run."""
-        if row.status != SCORING:
-            return False
-        holder, beat = Holder.parse(row.holder), self.last_beat(row.run_id)
-        return is_alive(holder, beat, here=Holder.here(), now=now, start=process_start(holder.pid))
+        return row.status == SCORING and _alive(Holder.parse(row.holder), self.last_beat(row.run_id), now)
 
     def refuse_if_held(self, runs: Iterable[Row], now: datetime) -> None:
         """Raises LeaseError when a driver that may be alive holds one of a job's runs."""
@@ -205,10 +202,10 @@ class RunLog:
                 )
 
     def open(self, run: Mapping[str, Any]) -> None:
-        """Write a new run's row, which takes the lease. Raises LeaseError when another driver was faster."""
+        """Write the row of a new run that has a heartbeat, which takes the lease. Raises LeaseError when another driver
+        was faster."""
         values = [run.get(column.name) for column in schema.RUNS]
         row = local.frame(self.spark, [values], schema.RUNS)
-        self.beat(run["run_id"])
         tables.append_once(row, self.at("runs"), app=_lease(run["job"]), version=run["epoch"])
         self._held(run["run_id"], run["holder"])
 
@@ -286,9 +283,8 @@ class RunLog:
         beat = self._beat(run_id)
         if beat is None:
             return False
-        holder, at = Holder.parse(beat["holder"]), datetime.fromisoformat(beat["at"])
-        own = holder == Holder.here()
-        return own or is_alive(holder, at, here=Holder.here(), now=now, start=process_start(holder.pid))
+        holder = Holder.parse(beat["holder"])
+        return holder == Holder.here() or _alive(holder, datetime.fromisoformat(beat["at"]), now)
 
 
 class Heartbeat:
@@ -316,6 +312,11 @@ class Heartbeat:
     def __exit__(self, *_: object) -> None:
         self._done.set()
         self._thread.join()
+
+
+def _alive(holder: Holder, beat: datetime | None, now: datetime) -> bool:
+    """As ``is_alive``, on this machine."""
+    return is_alive(holder, beat, here=Holder.here(), now=now, start=process_start(holder.pid))
 
 
 def _lease(job: str) -> str:

@@ -115,10 +115,10 @@ class Budget:
     @property
     def allowed(self) -> int:
         """The most that a batch may cost now."""
-        return max(1, self._fits if self._timely is None else min(self._fits, self._timely))
+        return max(1, self._in_memory if self._timely is None else min(self._in_memory, self._timely))
 
     @property
-    def _fits(self) -> int:
+    def _in_memory(self) -> int:
         """As far as memory goes."""
         most = 2 * self.limit if self.learning else self.limit
         return max(1, most if self.ceiling is None else min(most, self.ceiling - 1))
@@ -127,7 +127,7 @@ class Budget:
         """The budget of each batch in turn, without end."""
         while True:
             yield self.limit
-            yield self._fits
+            yield self._in_memory
 
     def failed(self, cost: int) -> None:
         """A batch of several rows that cost ``cost`` tokens ran out of memory."""

@@ -88,13 +88,13 @@ def create(
     A folder that another writer has only begun is waited for; one whose writer was killed then is made use of.
     Raises AnalysisException where the folder holds other files.
     """
-    columns, settings = list(columns), dict(properties or {})
+    columns, wanted = list(columns), dict(properties or {})
     if any(_AWKWARD & set(column.name) for column in columns):
-        settings["delta.columnMapping.mode"] = "name"
+        wanted["delta.columnMapping.mode"] = "name"
     builder = DeltaTable.createIfNotExists(spark)
     builder = builder.location(table) if by_path else builder.tableName(table)
     builder = builder.addColumns(local.struct(columns))
-    for name, value in settings.items():
+    for name, value in wanted.items():
         builder = builder.property(name, value)
     if partition:
         builder = builder.partitionedBy(partition)
@@ -108,7 +108,7 @@ def create(
             if wait is None and not half_made(Storage(spark, table)):
                 raise
         sleep(wait or 0)
-    empty = local.frame(spark, [], columns).write.format("delta").mode("ignore").options(**settings)
+    empty = local.frame(spark, [], columns).write.format("delta").mode("ignore").options(**wanted)
     retried(lambda: (empty.partitionBy(partition) if partition else empty).save(table))
 
 

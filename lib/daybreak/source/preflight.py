@@ -82,10 +82,9 @@ def _moves(condition: str, unstable: Sequence[str]) -> PreflightError:
 
 def unstable_words(condition: str) -> list[str]:
     """What in a condition depends on the clock, the user or another table, though Spark calls it deterministic."""
-    if typed := _TYPED.search(condition):
-        return [typed[1]]
+    typed = [match[1] for match in _TYPED.finditer(condition)]
     plain = re.sub(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", " ", condition)
-    return [match.group().strip() for match in _UNSTABLE.finditer(plain)]
+    return typed + [match.group().strip() for match in _UNSTABLE.finditer(plain)]
 
 
 def bind(schema: T.StructType, source: Input, spec: ModelSpec) -> Binding:
