@@ -35,6 +35,15 @@ def numbers(count: int) -> list[tuple[int, float]]:
     return [(i, float(i)) for i in range(count)]
 
 
+def refused(spark: SparkSession, document: dict[str, Any]) -> tuple[runlog.RunLog, Any]:
+    """The run log, and the row of a run of the job that a gate has just refused."""
+    with pytest.raises(GateError):
+        score(document, spark=spark)
+    log = runlog.RunLog(spark, config.parse(document).state_path())
+    [row] = log.newest(1)
+    return log, row
+
+
 def test_each_row_is_scored_once_and_five_that_raise_are_dead_letters(
     spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_path: Path
 ) -> None:
@@ -120,30 +129,26 @@ def test_publishing_a_run_twice_changes_nothing(
 
 
 def test_an_older_run_is_not_published_over_a_newer_one_nor_by_another_job(
-    spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_path: Path
 ) -> None:
     source, model = table(numbers(60), "id bigint, x double"), save_model(Double((5.0,)), DOUBLE_IN, DOUBLE_OUT)
     document = job(source, model, output={"mode": "latest"}, gates={"max_dead_fraction": 0.0})
     document["state"] = str(tmp_path / "state")
-    with pytest.raises(GateError):
-        score(document, spark=spark)
+    _, older = refused(spark, document)
     lenient = {**document, "gates": {"max_dead_fraction": 1.0}, "retention": "30d"}
-    [refused] = read(spark, f"{document['state']}/runs")
     with pytest.raises(ConfigError, match="is one of job 'test', and the job file is 'another'"):
-        run.republish(refused.run_id, config.parse({**lenient, "name": "another"}), spark=spark)
+        run.republish(older.run_id, config.parse({**lenient, "name": "another"}), spark=spark)
 
     (tmp_path / "state").rename(tmp_path / "moved")  # of no account to what a run scores
     lenient["state"] = str(tmp_path / "moved")
     newer = score(lenient, spark=spark, fresh=True)
     before = (versions(spark, newer.output), sorted(read(spark, newer.output)))
-    with pytest.raises(DaybreakError, match=f"{refused.run_id} is older than {newer.run_id}"):
-        run.republish(refused.run_id, config.parse(lenient), spark=spark)
+    with pytest.raises(DaybreakError, match=f"{older.run_id} is older than {newer.run_id}"):
+        run.republish(older.run_id, config.parse(lenient), spark=spark)
     assert (versions(spark, newer.output), sorted(read(spark, newer.output))) == before
 
     strict = {**lenient, "window": "w9", "gates": {"max_dead_fraction": 0.0}}
-    with pytest.raises(GateError):
-        score(strict, spark=spark)
-    [other] = [row for row in read(spark, f"{lenient['state']}/runs") if row.status == "refused" and row.window == "w9"]
+    _, other = refused(spark, strict)
     (tmp_path / "moved").rename(tmp_path / "moved again")
     strict = {**strict, "state": str(tmp_path / "moved again"), "gates": {"max_dead_fraction": 1.0}}
     assert run.republish(other.run_id, config.parse(strict), spark=spark).rows_scored == 59
@@ -157,16 +162,14 @@ def test_a_run_is_published_where_it_was_meant_to_be_or_not_at_all(
     document["state"] = str(tmp_path / "state")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(GateError):
-        score(document, spark=spark)
-    [refused] = read(spark, f"{document['state']}/runs")
+    _, row = refused(spark, document)
     monkeypatch.chdir(tmp_path / "elsewhere")
     lenient = config.parse({**document, "gates": {"max_dead_fraction": 1.0}})
     with pytest.raises(ConfigError, match=f"is for {tmp_path}/scores, .* means {tmp_path}/elsewhere/scores from here"):
-        run.republish(refused.run_id, lenient, spark=spark)
+        run.republish(row.run_id, lenient, spark=spark)
     assert not any((tmp_path / "elsewhere").iterdir())
     monkeypatch.chdir(tmp_path)
-    assert run.republish(refused.run_id, lenient, spark=spark).rows_scored == 59
+    assert run.republish(row.run_id, lenient, spark=spark).rows_scored == 59
 
 
 def test_a_refused_run_gives_way_to_a_newer_input(
@@ -240,13 +243,11 @@ def test_a_run_is_not_resumed_with_another_model_in_the_place_of_the_pinned_one(
 ) -> None:
     model = save_model(Double((5.0,)), DOUBLE_IN, DOUBLE_OUT)
     document = job(table(numbers(60), "id bigint, x double"), model, gates={"max_dead_fraction": 0.0})
-    with pytest.raises(GateError):
-        score(document, spark=spark)
-    [refused] = read(spark, f"{document['output']['table']}_daybreak/runs")
+    _, row = refused(spark, document)
     shutil.rmtree(model)
     save_model(Double((5.0,), factor=3.0), DOUBLE_IN, DOUBLE_OUT)
     with pytest.raises(ModelLoadError, match="has changed since it was pinned"):
-        run.republish(refused.run_id, config.parse({**document, "gates": {"max_dead_fraction": 1.0}}), spark=spark)
+        run.republish(row.run_id, config.parse({**document, "gates": {"max_dead_fraction": 1.0}}), spark=spark)
     assert not Path(document["output"]["table"]).exists()
 
 
@@ -443,10 +444,7 @@ def test_a_second_driver_is_refused_while_the_first_may_be_alive(
 ) -> None:
     document = job(table(numbers(100), "id bigint, x double"), save_model(Double((1.0,)), DOUBLE_IN, DOUBLE_OUT))
     document["gates"] = {"max_dead_fraction": 0.0}
-    with pytest.raises(GateError):
-        score(document, spark=spark)
-    log = runlog.RunLog(spark, f"{document['output']['table']}_daybreak")
-    [row] = log.newest(1)
+    log, row = refused(spark, document)
     elsewhere = runlog.Holder("another-host", 1, "2")
     log.update(row.run_id, status="scoring", holder=str(elsewhere))
     log.beat(row.run_id)
@@ -465,10 +463,7 @@ def test_what_a_driver_left_that_was_killed_as_it_beat_is_no_heartbeat(
 ) -> None:
     document = job(table(numbers(60), "id bigint, x double"), save_model(Double((1.0,)), DOUBLE_IN, DOUBLE_OUT))
     document["gates"] = {"max_dead_fraction": 0.0}
-    with pytest.raises(GateError):
-        score(document, spark=spark)
-    log = runlog.RunLog(spark, f"{document['output']['table']}_daybreak")
-    [row] = log.newest(1)
+    log, row = refused(spark, document)
     log.update(row.run_id, status="scoring", holder=str(runlog.Holder("another-host", 1, "2")))
     for left in ("", '{"holder": "another-ho'):
         log.storage.write_text(left, "heartbeats", row.run_id)

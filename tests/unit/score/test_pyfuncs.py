@@ -101,11 +101,12 @@ def test_case_05_arrays_and_structs_reach_a_column_model_as_lists_and_dicts(tmp_
     assert [(f.position, f.error_class) for f in result.failures] == [(3, "NullInput")]
 
 
-def test_parameters_reach_the_model(tmp_path: Path) -> None:
-    class Scaled(PythonModel):
-        def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
-            return model_input["x"] * params["k"]
+class Scaled(PythonModel):
+    def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
+        return model_input["x"] * params["k"]
 
+
+def test_parameters_reach_the_model(tmp_path: Path) -> None:
     schema = ParamSchema([ParamSpec("k", DataType.double, 2.0)])
     path = saved(tmp_path, Scaled(), [ColSpec(DataType.double, "x")], params=schema)
     window = pd.DataFrame({"x": [1.0]})
@@ -114,7 +115,7 @@ def test_parameters_reach_the_model(tmp_path: Path) -> None:
 
 
 def test_parameters_reach_a_model_with_stages_which_take_none(tmp_path: Path) -> None:
-    class Staged(PythonModel):
+    class Staged(Scaled):
         def size(self, rows: pd.DataFrame) -> Any:
             return np.ones(len(rows), dtype="int64")
 
@@ -126,9 +127,6 @@ def test_parameters_reach_a_model_with_stages_which_take_none(tmp_path: Path) ->
 
         def postprocess(self, output: Any) -> Any:
             return output
-
-        def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
-            return model_input["x"] * params["k"]
 
     schema = ParamSchema([ParamSpec("k", DataType.double, 1.0)])
     path = saved(tmp_path, Staged(), [ColSpec(DataType.double, "x")], params=schema)
