@@ -125,7 +125,9 @@ class Output(Section):
 
 
 class Gates(Section):
-    max_dead_fraction: float = Field(0.01, ge=0, le=1, description="dead letters / rows in, above it: exit 3")
+    max_dead_fraction: float = Field(
+        0.01, ge=0, le=1, description="dead letters / rows to score (skipped ones do not count), above it: exit 3"
+    )
     min_rows: int = Field(1, ge=0, description="rows in, below it: exit 3")
 
 

@@ -200,6 +200,7 @@ def resume(config: JobConfig, spark: SparkSession, logbook: RunLog, row: Row, *,
         with run.compiled():
             run.staged_before = tuple(run.staging.receipts())
         run.precision = _settled(run.precision, run.staged_before)
+        logbook.create()  # a newer Daybreak's columns
         logbook.take_over(run.run_id, config.name, epoch=epoch)
     log.info(
         "run %s of %s is resumed with its pins: input version %s, model version %s; %d of %d shards are staged",

@@ -154,13 +154,19 @@ class RunLog:
         return self.storage.exists("runs", "_delta_log")
 
     def create(self) -> None:
-        """Make the state tables, where they are not there yet."""
+        """Make the state tables where they are not there yet, and give those of an older Daybreak the columns that
+        they lack. No column is changed or removed; a driver that writes fewer columns leaves the others null."""
         for name, columns in (("runs", schema.RUNS), ("shards", schema.SHARDS), ("dead_letters", schema.DEAD_LETTERS)):
-            if not self.storage.exists(name, "_delta_log"):
+            if self.storage.exists(name, "_delta_log"):
+                tables.widen(self.spark, self.at(name), columns)
+            else:
                 tables.create(self.spark, self.at(name), columns, by_path=True, properties=_SMALL)
 
     def runs(self) -> DataFrame:
-        return self.spark.read.format("delta").load(self.at("runs"))
+        """All rows, in the columns of ``schema.RUNS``: null where the table is of an older Daybreak and lacks one."""
+        rows = self.spark.read.format("delta").load(self.at("runs"))
+        lacking = tables.lacking(rows.columns, schema.RUNS)
+        return rows.withColumns({column.name: F.lit(None).cast(column.type) for column in lacking})
 
     def find(self, run_id: str) -> Row:
         """One run's row. Raises DaybreakError that lists the newest runs when there is none of that name."""

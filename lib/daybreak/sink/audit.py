@@ -31,8 +31,14 @@ class Counts:
     rows_skipped: int
 
     @property
+    def rows_to_score(self) -> int:
+        """The input's rows without those whose score in the output still holds."""
+        return self.rows_in - self.rows_skipped
+
+    @property
     def dead_fraction(self) -> float:
-        return self.rows_dead / self.rows_in if self.rows_in else 0.0
+        """Of the rows that were to be scored, since a skipped row can be no dead letter."""
+        return self.rows_dead / self.rows_to_score if self.rows_to_score else 0.0
 
 
 def reconcile(plan: Iterable[Planned], receipts: Sequence[Receipt], staged: Mapping[int, Mapping[str, int]]) -> Counts:
@@ -82,7 +88,7 @@ def hold_gates(counts: Counts, gates: Gates) -> None:
         refused.append(f"the input has {counts.rows_in} rows, and gates.min_rows is {gates.min_rows}")
     if counts.dead_fraction > gates.max_dead_fraction:
         refused.append(
-            f"{counts.rows_dead} of {counts.rows_in} rows are dead letters ({counts.dead_fraction:.2%}), and"
+            f"{counts.rows_dead} of {counts.rows_to_score} rows are dead letters ({counts.dead_fraction:.2%}), and"
             f" gates.max_dead_fraction is {gates.max_dead_fraction:.2%}"
         )
     if refused:

@@ -112,6 +112,26 @@ def create(
     retried(lambda: (empty.partitionBy(partition) if partition else empty).save(table))
 
 
+def lacking(have: Iterable[str], columns: Iterable[Column]) -> list[Column]:
+    """The columns that are not among those of a table. Pure."""
+    there = {name.lower() for name in have}
+    return [column for column in columns if column.name.lower() not in there]
+
+
+def widen(spark: SparkSession, path: str, columns: Iterable[Column]) -> None:
+    """Add to a Delta table the declared columns that it lacks, at its end; its rows have null there. Where several
+    drivers do it at once, each column is added once."""
+    wanted = list(columns)
+
+    def add() -> None:
+        if missing := lacking(spark.read.format("delta").load(path).columns, wanted):
+            grown = local.frame(spark, [], missing).write.format("delta").mode("append").option("mergeSchema", "true")
+            grown.save(path)
+            log.info("%s: added the columns %s", path, ", ".join(column.name for column in missing))
+
+    retried(add)
+
+
 def half_made(storage: Storage) -> bool:
     """Whether a folder holds the beginnings of a Delta table but no version of it, as a killed writer leaves it."""
     if not storage.exists("_delta_log") or storage.files("_delta_log"):  # first: of a table, that is the short listing

@@ -54,6 +54,9 @@ def test_counts_that_do_not_agree_publish_nothing(
         (Counts(0, 0, 0, 0), Gates(min_rows=0), None),
         (Counts(3, 0, 3, 0), Gates(min_rows=4), r"has 3 rows.*; 3 of 3 rows are dead"),
         (Counts(100, 0, 0, 100), Gates(min_rows=100), None),
+        (Counts(1010, 0, 10, 1000), Gates(), r"10 of 10 rows are dead letters \(100\.00%\)"),
+        (Counts(1010, 9, 1, 1000), Gates(), r"1 of 10 rows are dead letters \(10\.00%\)"),
+        (Counts(1100, 99, 1, 1000), Gates(), None),
     ],
 )
 def test_gates(counts: Counts, gates: Gates, refused: str | None) -> None:
