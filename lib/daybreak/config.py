@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import unicodedata
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -18,14 +18,19 @@ from pydantic import (
     PlainSerializer,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
+from daybreak import jobfile
 from daybreak.errors import ConfigError
 
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(s|m|h|d)\s*$")
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+_ESCAPED = "\"#%'*/:=?\\{[]^"  # by Hive's rule, which Spark and Delta keep; a window has no control characters
+_LONGEST_NAME = 255
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -51,9 +56,26 @@ Duration = Annotated[
 
 
 class Section(BaseModel):
-    """Frozen, and strict about its keys: a typing error in a job file must not pass as a default."""
+    """Frozen, and strict about its keys: a typing error in a job file must not pass as a default.
+
+    A section or mapping without keys (``gates:``, its lines commented out) has its defaults.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _as_meant(cls, value: object, info: ValidationInfo) -> object:
+        declared = cls.model_fields[str(info.field_name)].annotation
+        if value is None and (declared == dict[str, Any] or _is_section(declared)):
+            return {}
+        if isinstance(value, bool) and not any(one in (bool, Any) for one in (declared, *get_args(declared))):
+            raise ValueError("true and false are no value here; a text like them is put in quotes")
+        return value
+
+
+def _is_section(declared: object) -> bool:
+    return isinstance(declared, type) and issubclass(declared, Section)
 
 
 class Freshness(Section):
@@ -187,6 +209,12 @@ class JobConfig(Section):
         return value
 
     @model_validator(mode="after")
+    def _window_names_a_folder(self) -> JobConfig:
+        if self.output.mode == "history":
+            _refuse_no_folder(render_window(self.window, datetime(2000, 1, 1, tzinfo=UTC)))
+        return self
+
+    @model_validator(mode="after")
     def _state_of_a_catalog_table(self) -> JobConfig:
         if self.state is None and not is_path(self.output.table):
             raise ValueError(
@@ -237,26 +265,30 @@ def render_window(template: str, at: datetime) -> str:
         raise ValueError(f"window {template!r} has a placeholder that is not one of {names}: {error}") from None
     if not window.strip():
         raise ValueError("a window may not be blank: it is the partition that a second run replaces")
+    if odd := next((character for character in window if unicodedata.category(character) in ("Cc", "Cs")), None):
+        raise ValueError(f"window {template!r} holds the control character {odd!r}: a window is one line of text")
     return window
 
 
+def _refuse_no_folder(window: str) -> None:
+    """Raises ValueError for a window that cannot name its partition's folder in the output, ``window=...``."""
+    if window == _NULL_PARTITION:
+        raise ValueError(f"window {window!r} is how a partition of nulls is called: take another name")
+    folder = f"window={''.join(f'%{ord(one):02X}' if one in _ESCAPED else one for one in window)}"
+    if (size := len(folder.encode())) > _LONGEST_NAME:
+        raise ValueError(
+            f"window {window[:40]!r}... names a folder of the output, and that name has {size} bytes (one of"
+            f" {_ESCAPED} is three); file systems take {_LONGEST_NAME}: shorten it"
+        )
+
+
 def load(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> JobConfig:
-    """Read a job file and apply ``a.b=c`` overrides.
+    """Read a job file and apply ``a.b=c`` overrides, whose values are the texts that were typed.
 
     Raises ConfigError with every mistake found, each with its key, its value and what is allowed.
     """
-    try:
-        document = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read the job file {str(path)!r}: {error.strerror}", fix="give an existing YAML file"
-        ) from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from None
-    if not isinstance(document, dict):
-        raise ConfigError(f"{path} must hold keys and values at its top, and it is a {type(document).__name__}")
-    for override in overrides:
-        _apply(document, override)
+    document = jobfile.read(path, JobConfig)
+    jobfile.override(document, overrides, JobConfig)
     return parse(document, origin=str(path))
 
 
@@ -268,23 +300,6 @@ def parse(document: dict[str, Any], *, origin: str = "the job configuration") ->
         told = _explained(error)
         lines = "\n".join(f"  - {line}" for line in told)
         raise ConfigError(f"{origin} has {len(told)} mistake(s):\n{lines}") from None
-
-
-def _apply(document: dict[str, Any], override: str) -> None:
-    path, equals, text = override.partition("=")
-    keys = path.strip().split(".")
-    if not equals or not all(keys):
-        raise ConfigError(f"--set {override!r} is not of the form key.subkey=value", fix="--set shards.rows=1000")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        value = text
-    for key in keys[:-1]:
-        inner = document.setdefault(key, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"--set {override!r}: {key!r} holds {inner!r}, which has no keys below it")
-        document = inner
-    document[keys[-1]] = value
 
 
 def _explained(error: ValidationError) -> list[str]:
@@ -309,7 +324,13 @@ def _explain(path: list[str], detail: Any) -> str:
         return f"unknown key; known here: {', '.join(_known_keys(path[:-1]))}"
     if detail["type"] == "missing":
         return "missing"
+    if detail["input"] is None and path:
+        return "is empty: give it a value, or leave the key out"
+    if detail["type"] in ("model_type", "model_attributes_type"):
+        return f"a section of keys, and not {detail['input']!r:.200}; known here: {', '.join(_known_keys(path))}"
     message = str(detail["msg"]).removeprefix("Value error, ")
+    if detail["type"] == "string_type":
+        message += ": put it in quotes"
     shown = repr(detail["input"])
     return message + (f" (it is {shown})" if len(shown) < 200 and path else "")
 

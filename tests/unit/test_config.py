@@ -51,6 +51,19 @@ MISTAKES = [
     (document(output={"table": "lake.scores"}), r"'lake.scores' is a catalog name, so say where .* state:"),
     (document(gates={"max_dead_fraction": 1.5}), r"gates.max_dead_fraction"),
     (document(model={"uri": "m", "precision": "fp8"}), r"model.precision: .*'fp32'"),
+    (document(window=20261130), r"window: .*put it in quotes \(it is 20261130\)"),
+    (document(window=None), r"window: is empty: give it a value, or leave the key out"),
+    (document(window="w" * 249), r"and that name has 256 bytes .*; file systems take 255"),
+    (document(window="ü" * 125), r"and that name has 257 bytes"),
+    (document(window="{datetime}" + "/" * 77), r"and that name has 262 bytes"),
+    (document(window="__HIVE_DEFAULT_PARTITION__"), r"how a partition of nulls is called"),
+    (document(window="a\nb"), r"holds the control character '\\n'"),
+    (document(window="\ud800"), r"holds the control character"),
+    (document(shards=[1]), r"shards: a section of keys, and not \[1\]; known here: by, rows"),
+    (document(shards={"rows": True}), r"shards.rows: true and false are no value here"),
+    (document(gates={"max_dead_fraction": True}), r"gates.max_dead_fraction: true and false are no value here"),
+    (document(gates={"min_rows": None}), r"gates.min_rows: is empty"),
+    (document(model=None), r"model.uri: missing"),
 ]
 
 
@@ -60,6 +73,20 @@ def test_a_mistake_is_told(mistaken: dict[str, Any], message: str) -> None:
         config.parse(mistaken, origin="job.yaml")
     assert str(told.value).startswith("job.yaml has 1 mistake(s)")
     assert told.value.exit_code == 2
+
+
+def test_a_window_that_names_no_folder_is_taken_in_latest_mode() -> None:
+    latest = {"table": "/data/scores", "mode": "latest"}
+    for window in ("w" * 300, "__HIVE_DEFAULT_PARTITION__"):
+        assert config.parse(document(window=window, output=latest)).window == window
+    assert config.parse(document(window="ü" * 124)).window == "ü" * 124
+
+
+def test_an_empty_section_has_its_defaults() -> None:
+    empty = dict.fromkeys(("gates", "batch", "shards", "alerts", "mlflow"))
+    assert config.parse(document(**empty, model={"uri": "m", "params": None})) == config.parse(
+        document(model={"uri": "m"})
+    )
 
 
 def test_all_mistakes_are_told_at_once() -> None:
@@ -97,7 +124,10 @@ def test_an_override_that_is_none_is_told(tmp_path: Path, override: str) -> None
         (None, "cannot read the job file .*: No such file"),
         ("a: [", "is not YAML"),
         ("- a", "it is a list"),
-        ("", "NoneType"),
+        ("", "is empty"),
+        ("# name: x\n", "is empty"),
+        ("text", "it is a single value"),
+        ("a: 1\n---\nb: 2\n", "second document"),
     ],
 )
 def test_a_file_that_is_no_job_is_told(tmp_path: Path, text: str | None, message: str) -> None:

@@ -15,7 +15,7 @@ import daybreak
 ROOT = Path(daybreak.__file__).parent
 # A module may import from its own line and from the lines above it.
 LAYERS = (
-    ("errors", "config", "types", "schema", "settings", "storage", "local"),
+    ("errors", "jobfile", "config", "types", "schema", "settings", "storage", "local"),
     ("score", "models"),
     ("source", "sink"),
     ("ops",),
