@@ -96,6 +96,12 @@ class Input(Section):
     key: list[str] = Field(min_length=1, description="columns that name a row; unique, stable, not generated")
     freshness: Freshness | None = None
 
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _numbered(cls, value: object) -> object:
+        """A model input that is called by a number may be written as one."""
+        return {str(name): column for name, column in value.items()} if isinstance(value, dict) else value
+
     @field_validator("key", mode="before")
     @classmethod
     def _one_key(cls, value: object) -> object:

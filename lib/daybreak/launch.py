@@ -19,10 +19,9 @@ from pyspark.sql import functions as F
 from daybreak import config as configuration
 from daybreak import schema
 from daybreak.config import JobConfig
-from daybreak.errors import ConfigError
 from daybreak.ops import runlog, scaling, session
 from daybreak.ops.runlog import Holder, RunLog
-from daybreak.score import registry
+from daybreak.score import params, registry
 from daybreak.score.signature import ModelSpec
 from daybreak.sink import publish
 from daybreak.sink.audit import Counts
@@ -214,10 +213,7 @@ def _resolve(config: JobConfig) -> tuple[registry.ModelPin, ModelSpec]:
     pin, spec = registry.resolve(
         config.model.uri, tracking_uri=tracking_uri, registry_uri=config.mlflow.registry_uri or tracking_uri
     )
-    unknown = sorted(set(config.model.params) - set(spec.params))
-    if unknown:
-        known = ", ".join(spec.params) or "none"
-        raise ConfigError(f"model.params {unknown} are not in the model's signature; it knows: {known}")
+    params.complete(spec, config.model.params)
     return pin, spec
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -27,6 +25,7 @@ from daybreak.launch import Run, launch, marked, resume
 from daybreak.ops import alerts, progress, retention, runlog, scaling, session, tracking
 from daybreak.ops.report import Summary
 from daybreak.ops.runlog import RunLog
+from daybreak.score.artifacts import home
 from daybreak.score.worker import Scorer
 from daybreak.sink import audit, dead_letters, publish
 from daybreak.sink.audit import Counts
@@ -121,7 +120,7 @@ def _scorer(run: Run, *, isolated: bool) -> Scorer:
         tokens=None if config.batch.tokens == "auto" else config.batch.tokens,
         precision=run.precision["precision"],
         params=config.model.params,
-        cache_dir=str(Path(tempfile.gettempdir()) / f"daybreak-models-{os.getuid()}"),
+        cache_dir=str(home()),
         redact=config.redact,
         window_rows=config.batch.window_rows,
         gpu_share=scaling.gpu_share(run.spark),

@@ -207,3 +207,8 @@ def test_the_webhook_is_in_nothing_that_is_recorded_and_what_is_recorded_can_be_
     recorded = job.model_dump_json()
     assert "alerts" not in recorded
     assert config.parse(json.loads(recorded)).digest() == job.digest() == config.parse(document()).digest()
+
+
+def test_an_input_that_is_called_by_a_number_may_be_written_as_one() -> None:
+    parsed = config.parse(document(input={"table": "/d", "key": "id", "columns": {0: "a", "1": "b"}}))
+    assert parsed.input.columns == {"0": "a", "1": "b"}

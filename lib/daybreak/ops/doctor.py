@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from daybreak.config import JobConfig
 from daybreak.errors import DaybreakError, first_line
 from daybreak.ops import scaling, session
-from daybreak.score import registry
+from daybreak.score import params, registry
 from daybreak.sink.staging import PER_TASK
 from daybreak.source import snapshot
 from daybreak.storage import Storage
@@ -137,6 +137,7 @@ def _gpu(spark: SparkSession) -> Iterator[Finding]:
 def _model(job: JobConfig) -> Iterator[Finding]:
     uri = job.mlflow.tracking_uri
     pin, spec = registry.resolve(job.model.uri, tracking_uri=uri, registry_uri=job.mlflow.registry_uri or uri)
+    params.complete(spec, job.model.params)
     takes = ", ".join(f"{one.name or 'column'} {one.type}" for one in spec.inputs)
     gives = ", ".join(f"{one.name} {one.type}" for one in spec.outputs)
     yield Finding(True, "model", f"{pin.resolved} takes {takes} and gives {gives}")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from daybreak.errors import ModelLoadError
-from daybreak.score.artifacts import contents, digest_of, explained, local_contents, local_path, repository
+from daybreak.score.artifacts import contents, digest_of, explained, local_contents, local_path, locked, repository
 from daybreak.score.registry import ModelPin
 
-__all__ = ["Download", "fetch", "locked"]
+__all__ = ["Download", "fetch"]
 
 logger = logging.getLogger(__name__)
 Download = Callable[[ModelPin, Path], None]
@@ -25,7 +23,8 @@ def fetch(pin: ModelPin, cache_dir: str | os.PathLike[str], *, download: Downloa
 
     Any number of processes may call this at a time: one downloads under a file lock, into a folder of its own
     that is renamed when complete, and the others wait and use it. What a killed download left is removed by
-    the next.
+    the next. The lock file holds the digest of the copy, which is downloaded again when files of it are missing or
+    others.
 
     Raises:
         ModelLoadError: the download failed, or the model is absent or has changed since it was pinned.
@@ -35,9 +34,12 @@ def fetch(pin: ModelPin, cache_dir: str | os.PathLike[str], *, download: Downloa
     cache = Path(cache_dir)
     cache.mkdir(parents=True, exist_ok=True)
     final = cache / pin.digest
-    with locked(cache / f"{pin.digest}.lock"):
-        if not final.is_dir():
+    with locked(cache / f"{pin.digest}.lock") as lock:
+        lock.seek(0)
+        if not _intact(final, lock.read()):
             _download_into(pin, final, download or _download)
+            lock.truncate(0)
+            lock.write(digest_of(*local_contents(final)))
     return final
 
 
@@ -46,12 +48,15 @@ def _unchanged(pin: ModelPin, path: Path) -> Path:
     return path
 
 
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock; the kernel releases it if this process dies."""
-    with path.open("a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+def _intact(final: Path, noted: str) -> bool:
+    """Whether a copy still holds what was downloaded: a host's cleaner takes single files out of temporary folders."""
+    if not final.is_dir():
+        return False
+    if noted and (final / "MLmodel").is_file() and digest_of(*local_contents(final)) == noted:
+        return True
+    logger.warning("the copy of the model in %s is not as it was downloaded, and is downloaded again", final)
+    shutil.rmtree(final)
+    return False
 
 
 def _download_into(pin: ModelPin, final: Path, download: Download) -> None:
@@ -78,4 +83,5 @@ def _model_folder(part: Path, pin: ModelPin) -> Path:
 def _download(pin: ModelPin, target: Path) -> None:
     repo = repository(pin.artifact_uri, pin.tracking_uri, pin.registry_uri)
     repo.download_artifacts("", str(target))
-    pin.require(digest_of(*contents(pin.artifact_uri, pin.tracking_uri, pin.registry_uri)))
+    copy = _model_folder(target, pin)
+    pin.require(digest_of(*contents(pin.artifact_uri, pin.tracking_uri, pin.registry_uri, copy=copy)))

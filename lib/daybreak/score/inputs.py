@@ -55,7 +55,9 @@ def admit(spec: ModelSpec, window: pd.DataFrame) -> Admitted:
     n = len(window)
     refused: dict[int, Reason] = {}
     columns: dict[str, pd.Series[Any]] = {}
+    labels: dict[str, str | int] = {}
     for name, field_, values in _input_columns(spec, window):
+        labels[name] = name if spec.by_position else field_.label
         column = _admit_column(field_, values, name)
         columns[name] = column.values
         for i, reason in column.refused.items():
@@ -64,6 +66,7 @@ def admit(spec: ModelSpec, window: pd.DataFrame) -> Admitted:
     keep[list(refused)] = False
     positions = np.flatnonzero(keep)
     frame = pd.DataFrame(columns, index=pd.RangeIndex(n))
+    frame.columns = pd.Index([labels[name] for name in columns])
     return Admitted(frame if not refused else take(frame, positions), positions, dict(sorted(refused.items())))
 
 

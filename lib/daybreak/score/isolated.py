@@ -25,6 +25,7 @@ import pandas as pd
 from daybreak.errors import DaybreakError, ModelLoadError, ShardError
 from daybreak.score.columns import take
 from daybreak.score.device import on_host, share_memory
+from daybreak.score.modules import search_path
 
 __all__ = ["ChildLostError", "Isolated", "ModelError", "ProcessEndedError", "RowTimeoutError"]
 
@@ -150,7 +151,7 @@ class _Child:
     def __init__(self, task: dict[str, Any]) -> None:
         self._limit: float | None = task["limit"]
         self._pipe, theirs = Pipe()
-        path = os.pathsep.join(folder for folder in sys.path if folder)
+        path = os.pathsep.join(search_path())
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],

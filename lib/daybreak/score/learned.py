@@ -9,7 +9,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from daybreak.score.cache import locked
+from daybreak.score.artifacts import locked
 
 __all__ = ["Learned", "recall", "remember"]
 

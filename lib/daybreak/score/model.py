@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import pandas as pd
 
-from daybreak.errors import ModelLoadError, first_line
+from daybreak.errors import ConfigError, ModelLoadError, first_line
+from daybreak.score import modules
+from daybreak.score.artifacts import digest_of, local_contents, local_path, plain
 from daybreak.score.cache import fetch
+from daybreak.score.params import complete
 from daybreak.score.registry import ModelPin
 from daybreak.score.signature import ModelSpec
 
@@ -47,34 +52,53 @@ class PredictModel:
     """Any pyfunc as a staged model: each row costs one, and ``forward`` is ``predict``.
 
     The model gets what its signature says: a DataFrame of its own with the declared columns, order and
-    dtypes; for tensors an ndarray or a dict of ndarrays. MLflow's own enforcement stays on but for two
-    kinds of signature, where it would fail a whole batch for what ``admit`` rightly let through: optional
-    integers or booleans, as soon as one is missing (mlflow#25593), and arrays, where a list of floats is no
-    array<float>.
+    dtypes; for tensors an ndarray or a dict of ndarrays; for a type hint the list that it says. MLflow's own
+    enforcement stays on but for two kinds of signature, where it would fail a whole batch for what ``admit`` rightly
+    let through: optional integers or booleans, as soon as one is missing (mlflow#25593), and arrays, where a list of
+    floats is no array<float>.
+
+    ``params`` are all of the signature's, as ``params.complete`` gives them: not every path has MLflow fill them up.
     """
 
     by_rows = True
 
     def __init__(self, pyfunc: Any, spec: ModelSpec, params: dict[str, Any] | None = None) -> None:
         self._spec = spec
-        self._params = dict(params or {}) or None
+        self._params = params or None
         self._call = pyfunc.predict if _enforceable(pyfunc, spec) else _unenforced(pyfunc)
 
     def size(self, rows: pd.DataFrame) -> Array:
         return np.ones(len(rows), dtype=np.int64)
 
     def preprocess(self, rows: pd.DataFrame) -> Any:
+        if self._spec.hinted:
+            return _listed(rows)
         if not self._spec.tensor_inputs:
             return rows
         if self._spec.by_position:
             return _matrix(rows, self._spec)
-        return {f.name: _stack(rows[f.name], f.shape or (), f.dtype) for f in self._spec.inputs}
+        return {f.label: _stack(rows[f.label], f.shape or (), f.dtype) for f in self._spec.inputs}
 
     def forward(self, batch: Any) -> Any:
-        return self._call(batch, params=dict(self._params) if self._params else None)
+        return self._call(batch, params=copy.deepcopy(self._params))
 
     def postprocess(self, output: Any) -> Any:
         return output
+
+
+def _listed(rows: pd.DataFrame) -> list[Any]:
+    """The only column as Python's own values, where a missing number is None, as MLflow makes a list of a frame."""
+    column = rows.iloc[:, 0]
+    values = [time.to_pydatetime() for time in column] if column.dtype.kind == "M" else column.tolist()
+    return [_none_for_nan(value) for value in values]
+
+
+def _none_for_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _none_for_nan(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_none_for_nan(item) for item in value]
+    return None if isinstance(value, float) and value != value else value
 
 
 def _enforceable(pyfunc: Any, spec: ModelSpec) -> bool:
@@ -125,19 +149,19 @@ def load(
 
     A PythonModel with the four stages is used as it is, and its ``place(device, precision)``, if it has one,
     is called first (device None: the model chooses; precision fp32, bf16 or fp16); any other is wrapped by
-    ``PredictModel``, and so is one with stages where there are ``params``, which only ``predict`` takes.
+    ``PredictModel``, and so is one with stages whose signature has parameters, which only ``predict`` takes.
 
     Raises:
-        ModelLoadError: a module is missing, or loading failed for any reason; or a parameter is unknown; or the
-        model has no such precision.
+        ModelLoadError: a module is missing, or loading failed for any reason; or a parameter is unknown or of another
+        type; or the model has no such precision.
     """
-    unknown = sorted(set(params or {}) - set(spec.params))
-    if unknown:
-        raise ModelLoadError(
-            f"the model has no inference parameter {unknown[0]!r}; it has {', '.join(spec.params) or 'none'}",
-            fix="correct model.params in the job file",
-        )
-    pyfunc = _loading(path, lambda: _load_pyfunc(path))
+    try:
+        params = complete(spec, params or {})
+    except ConfigError as error:
+        raise ModelLoadError(error.problem, fix=error.fix) from None
+    folder = local_path(os.fspath(path)) or Path(path)
+    with modules.of_model(plain(folder), digest_of(*local_contents(folder))):
+        pyfunc = _loading(path, lambda: _load_pyfunc(folder))
     staged: Any = _staged(pyfunc)
     if hasattr(staged, "place"):
         _loading(path, lambda: staged.place(device=device, precision=precision))
@@ -168,11 +192,14 @@ def _loading(path: str | os.PathLike[str], step: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _load_pyfunc(path: str | os.PathLike[str]) -> Any:
+def _load_pyfunc(path: Path) -> Any:
     import mlflow.pyfunc
+    from mlflow.models import model
 
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    return mlflow.pyfunc.load_model(os.fspath(path), suppress_warnings=True)
+    model.__mlflow_model__ = None  # a model from code that sets none would be the last one that was set
+    folder = f"{plain(path)}/."  # MLflow refuses a link that leads out of its folder, but not a folder behind one
+    return mlflow.pyfunc.load_model(folder, suppress_warnings=True)
 
 
 def _staged(pyfunc: Any) -> Any | None:

@@ -16,6 +16,7 @@ import pandas as pd
 
 from daybreak.errors import first_line
 from daybreak.score import device
+from daybreak.score.artifacts import plain
 from daybreak.score.cache import fetch
 from daybreak.score.inputs import admit
 from daybreak.score.model import StagedModel, forget, load_cached
@@ -133,8 +134,12 @@ def _example(path: Path, spec: ModelSpec) -> pd.DataFrame | None:
     """The input example that the model was logged with, as the signature's types."""
     from mlflow.models import Model
 
-    example = Model.load(str(path)).load_input_example(str(path))
-    if not isinstance(example, pd.DataFrame) or spec.by_position or not _columns(spec) <= set(example.columns):
+    folder = str(plain(path))
+    example = Model.load(folder).load_input_example(folder)
+    if not isinstance(example, pd.DataFrame) or spec.by_position:
+        return None
+    example = example.set_axis(example.columns.astype(str), axis=1)
+    if not _columns(spec) <= set(example.columns):
         return None
     rows = admit(spec, example.reset_index(drop=True)).frame
     return rows if len(rows) else None

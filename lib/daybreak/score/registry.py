@@ -1,14 +1,15 @@
-"""From what the user calls a model to the version that it means now. On the driver; reads no weights."""
+"""From what the user calls a model to the version that it means now. On the driver."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
+from urllib.parse import quote, urlparse
 
 from daybreak.errors import ModelLoadError, first_line
 from daybreak.score.artifacts import contents, digest_of, explained, local_path
@@ -24,7 +25,8 @@ class ModelPin:
     """One model version, fixed: what the user wrote, what it meant when the run began, and where its files
     are.
 
-    ``digest`` (sha256, hex) covers the MLmodel file and every file's path and size.
+    ``digest`` (sha256, hex) covers the MLmodel file and every file's path and content. A pin from before
+    has no ``covers``: its digest covers the sizes of the files.
     """
 
     uri: str
@@ -35,9 +37,16 @@ class ModelPin:
     digest: str
     tracking_uri: str | None = None
     registry_uri: str | None = None
+    covers: str = "sizes"
 
     def require(self, found: str) -> None:
         """Raises ModelLoadError if what is there now, of that digest, is not what was pinned."""
+        if found != self.digest and self.covers == "sizes":
+            raise ModelLoadError(
+                f"the run pinned the model {self.resolved} by the sizes of its files, as an older Daybreak did, so"
+                " whether its weights are still the same cannot be told",
+                fix="start a new run (--fresh)",
+            )
         if found != self.digest:
             raise ModelLoadError(
                 f"the model at {self.artifact_uri} has changed since it was pinned (then {self.digest[:12]}, now"
@@ -60,7 +69,10 @@ class _Address:
 def resolve(
     uri: str, *, tracking_uri: str | None = None, registry_uri: str | None = None
 ) -> tuple[ModelPin, ModelSpec]:
-    """What ``uri`` means now, with the model's signature. Reads the MLmodel file, never the weights.
+    """What ``uri`` means now, with the model's signature.
+
+    Reads the MLmodel file; and the other files for the digest, unless their store tells an etag or they were read
+    before (``artifacts.contents``).
 
     Takes ``models:/name@alias`` (resolved to a version exactly once), ``models:/name/version``,
     ``models:/name/latest``, ``models:/m-<id>``, ``runs:/<id>/<name>``, any artifact URI and any path.
@@ -84,6 +96,7 @@ def resolve(
         digest=digest,
         tracking_uri=tracking_uri,
         registry_uri=registry_uri,
+        covers="content",
     )
     return pin, model_spec(_signature(meta, uri))
 
@@ -109,11 +122,12 @@ def _patient_for(seconds: int) -> Iterator[None]:
 
 
 def _address(client: Any, uri: str) -> _Address:
-    parsed = urlparse(uri)
-    if parsed.scheme == "models":
-        return _model_address(client, uri, parsed.path.strip("/"))
-    if parsed.scheme == "runs":
-        return _run_address(client, uri, parsed.path.strip("/"))
+    scheme = urlparse(uri).scheme
+    name = re.sub(r"^\w+:(//[^/]*)?", "", uri).strip("/")  # letter for letter: a name may hold a '#', '?' or '%'
+    if scheme == "models":
+        return _model_address(client, uri, name)
+    if scheme == "runs":
+        return _run_address(client, uri, name)
     if (path := local_path(uri)) is not None:
         return _path_address(uri, path)
     return _Address(uri, uri.rstrip("/").rsplit("/", 1)[-1], "", uri)
@@ -187,10 +201,15 @@ def _registered(client: Any, uri: str, name: str) -> Any:
 
 def _versions(client: Any, uri: str, name: str) -> list[str]:
     _registered(client, uri, name)
-    versions = [str(found.version) for found in client.search_model_versions(f"name = '{name}'")]
+    versions = [str(found.version) for found in client.search_model_versions(f"name = {_text(name)}")]
     if not versions:
         raise ModelLoadError(f"the model {name!r} is registered but has no versions", fix="register a version of it")
     return sorted(versions, key=int)
+
+
+def _text(name: str) -> str:
+    """A name as a text of MLflow's filters."""
+    return f'"{name}"' if "'" in name else f"'{name}'"
 
 
 def _version_address(client: Any, uri: str, name: str, version: str) -> _Address:
@@ -248,7 +267,8 @@ def _run_address(client: Any, uri: str, path: str) -> _Address:
     outputs = getattr(run.outputs, "model_outputs", None) or []
     logged = [model for model in (client.get_logged_model(o.model_id) for o in outputs) if model.name == name]
     newest = max(logged, key=lambda model: int(model.creation_timestamp), default=None)
-    place = newest.artifact_location if newest else f"{run.info.artifact_uri}/{name}"
+    folder = str(run.info.artifact_uri)
+    place = newest.artifact_location if newest else f"{folder}/{quote(name) if folder.startswith('file:') else name}"
     return _Address(f"runs:/{run_id}/{name}", name, run_id, str(place))
 
 

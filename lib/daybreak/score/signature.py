@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -105,7 +105,8 @@ class Field:
     """One input or output. ``shape`` (without the row dimension) and ``dtype`` (numpy) are set for tensors
     only.
 
-    ``name`` is empty for an input that the signature leaves unnamed: it is matched by position.
+    ``name`` is empty for an input that the signature leaves unnamed: it is matched by position. ``number`` is set
+    where the model's own name for it is an integer, as pandas numbers columns; ``name`` is its text then.
     """
 
     name: str
@@ -113,6 +114,12 @@ class Field:
     required: bool = True
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
+    number: int | None = None
+
+    @property
+    def label(self) -> str | int:
+        """The name as the model has it."""
+        return self.name if self.number is None else self.number
 
     @property
     def ddl(self) -> str:
@@ -122,12 +129,17 @@ class Field:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model's signature. ``params`` are the inference parameters it knows, with their defaults."""
+    """A model's signature. ``params`` are the inference parameters it knows, with their defaults, and
+    ``param_schema`` is MLflow's JSON of them. A model that is ``hinted`` has its signature from the type hint of its
+    ``predict``, ``list[...]``, and takes such a list.
+    """
 
     inputs: tuple[Field, ...]
     outputs: tuple[Field, ...]
     tensor_inputs: bool = False
     params: dict[str, Any] = field(default_factory=dict)
+    param_schema: str = ""
+    hinted: bool = False
 
     @property
     def by_position(self) -> bool:
@@ -160,18 +172,21 @@ def model_spec(signature: Any) -> ModelSpec:
         if lacking is None or (part != "signature" and not len(lacking)):
             what = "the model has no signature" if part == "signature" else f"the model's signature has no {part}"
             raise PreflightError(f"{what}, so its columns and their types are unknown", fix=_LOG_HINT)
-    params = {param.name: param.default for param in (getattr(signature, "params", None) or [])}
+    params = getattr(signature, "params", None)
     return ModelSpec(
-        inputs=_unique([_field(spec, "input", spec.name or "") for spec in inputs.inputs], "input"),
+        inputs=_unique([_field(spec, "input", _name(spec, "input")) for spec in inputs.inputs], "input"),
         outputs=_unique(_outputs(outputs.inputs), "output"),
         tensor_inputs=bool(inputs.is_tensor_spec()),
-        params=params,
+        params={param.name: param.default for param in params or []},
+        param_schema=params.to_json() if params else "",
+        hinted=bool(getattr(signature, "_is_signature_from_type_hint", False)),
     )
 
 
 def _outputs(specs: Sequence[Any]) -> list[Field]:
     several = len(specs) > 1
-    names = [spec.name or (f"prediction_{i}" if several else "prediction") for i, spec in enumerate(specs)]
+    unnamed = [f"prediction_{i}" if several else "prediction" for i in range(len(specs))]
+    names = [_name(spec, "output") or name for spec, name in zip(specs, unnamed, strict=True)]
     return [_field(spec, "output", name) for spec, name in zip(specs, names, strict=True)]
 
 
@@ -187,12 +202,24 @@ def _unique(fields: list[Field], side: str) -> tuple[Field, ...]:
     return tuple(fields)
 
 
+def _name(spec: Any, side: str) -> str:
+    """The name as a text, empty for none: pandas numbers columns that were given no names."""
+    name = spec.name
+    if name is None or isinstance(name, str) or (isinstance(name, int) and not isinstance(name, bool)):
+        return "" if name is None else str(name)
+    raise PreflightError(
+        f"the model's {side} {name!r} has a name that is neither a text nor an integer",
+        fix="name the columns with texts (frame.columns = [...]) and log the model again",
+    )
+
+
 def _field(spec: Any, side: str, name: str) -> Field:
     place = f"the model's {side} {name!r}" if name else f"the model's unnamed {side}"
+    number = spec.name if isinstance(spec.name, int) else None
     if hasattr(spec, "shape"):
-        return _tensor_field(spec, name, place)
+        return replace(_tensor_field(spec, name, place), number=number)
     required = bool(getattr(spec, "required", True))
-    return Field(name, str(_column_type(spec.type, place)), required)
+    return Field(name, str(_column_type(spec.type, place)), required, number=number)
 
 
 def _column_type(type_: Any, place: str) -> Type:

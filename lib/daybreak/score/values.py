@@ -140,7 +140,8 @@ def _pairs(type_: Type, value: Any) -> list[Any]:
 
 
 def _coerce_struct(type_: Type, value: Any) -> dict[str, Any]:
-    mapping = value.asDict() if hasattr(value, "asDict") else value
+    plain = getattr(value, "asDict", None) or getattr(value, "model_dump", None)  # a Row, a pydantic object
+    mapping = plain() if plain else value
     if not isinstance(mapping, Mapping):
         raise ValueError(f"{shown(value)} is not {article(type_)}")
     known = {name for name, _, _ in type_.members}

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mlflow.entities import FileInfo
 
 from daybreak.errors import ModelLoadError
-from daybreak.score import cache
+from daybreak.score import artifacts, cache
 from daybreak.score.cache import fetch
 from daybreak.score.registry import ModelPin, resolve
 
@@ -129,3 +130,114 @@ def test_a_local_model_is_used_in_place_and_must_not_have_changed(saved: Path, t
     shutil.rmtree(copy)
     with pytest.raises(ModelLoadError, match="cannot see"):
         fetch(pin, tmp_path / "cache")
+
+
+def test_weights_of_the_same_size_and_time_are_another_model(saved: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(saved, copy)
+    weights = copy / "artifacts" / "weights"
+    weights.parent.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (copy / "linked").symlink_to(tmp_path / "elsewhere")
+    digests = []
+    for file in (weights, tmp_path / "elsewhere" / "weights"):  # a folder that is a link belongs to the model too
+        for content in (b"2", b"3"):
+            file.write_bytes(content * 2**20)
+            os.utime(file, (1, 1))
+            digests.append(resolve(str(copy))[0].digest)
+    assert len(set(digests)) == 4
+
+
+def test_a_large_file_is_read_once_a_host_until_it_changes(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, read = tmp_path / "model", list[str]()
+    shutil.copytree(saved, copy)
+    (copy / "weights").write_bytes(b"2" * 2**20)
+    reads = artifacts._sha256
+    monkeypatch.setattr(artifacts, "_sha256", lambda file: (read.append(file.name), reads(file))[1])
+    monkeypatch.setattr(artifacts, "home", lambda: tmp_path / "home")
+
+    def times_read(*, by_another_process: bool = False) -> int:
+        read.clear()
+        if by_another_process:
+            artifacts._REMEMBERED.clear()
+        artifacts.local_contents(copy)
+        return read.count("weights")
+
+    assert (times_read(), times_read()) == (1, 1)  # it was written a moment ago
+    monkeypatch.setattr(artifacts, "_FRESH", 0)
+    assert (times_read(), times_read(), times_read(by_another_process=True)) == (1, 0, 0)
+    (copy / "weights").write_bytes(b"3" * 2**20)
+    assert times_read() == 1
+
+
+def test_a_copy_that_a_cleaner_has_taken_files_from_is_downloaded_again(saved: Path, tmp_path: Path) -> None:
+    def download(pin: ModelPin, target: Path) -> None:
+        shutil.copytree(saved, target / "model")
+
+    copy = fetch(remote_pin(), tmp_path, download=download)
+    (copy / "python_model.pkl").unlink()
+    fetch(remote_pin(), tmp_path, download=download)
+    assert (copy / "python_model.pkl").is_file()
+
+
+class Store:
+    """An artifact repository of MLflow that tells no more than paths and sizes, as most do."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def list_artifacts(self, path: str | None) -> list[FileInfo]:
+        entries = (self.folder / (path or "")).iterdir()
+        return [
+            FileInfo(entry.relative_to(self.folder).as_posix(), entry.is_dir(), entry.stat().st_size)
+            for entry in entries
+        ]
+
+    def download_artifacts(self, path: str, target: str) -> str:
+        source, there = self.folder / path, Path(target) / path
+        shutil.copytree(source, there, dirs_exist_ok=True) if source.is_dir() else shutil.copy(source, there)
+        return str(there)
+
+
+def test_a_store_that_tells_no_etags_is_read_through(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(saved, tmp_path / "store")
+    monkeypatch.setattr(artifacts, "repository", lambda *_: Store(tmp_path / "store"))
+    monkeypatch.setattr(cache, "repository", lambda *_: Store(tmp_path / "store"))
+    pin, _ = resolve("mlflow-artifacts:/m")
+    assert pin.digest == resolve(str(saved))[0].digest  # the content counts, not the place
+    fetch(pin, tmp_path / "a host")
+    weights = tmp_path / "store" / "python_model.pkl"
+    weights.write_bytes(weights.read_bytes()[::-1])
+    assert resolve("mlflow-artifacts:/m")[0].digest != pin.digest
+    with pytest.raises(ModelLoadError, match="has changed since it was pinned"):
+        fetch(pin, tmp_path / "another host")
+
+
+def test_in_s3_the_etag_tells(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("moto")
+    import boto3
+    from moto import mock_aws
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "any")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with mock_aws():
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="lake")
+        for file in (file for file in saved.iterdir() if file.is_file()):
+            client.put_object(Bucket="lake", Key=f"models/m/{file.name}", Body=file.read_bytes())
+        digests = [resolve("s3://lake/models/m")[0].digest for _ in range(2)]
+        weights = (saved / "python_model.pkl").read_bytes()[::-1]
+        client.put_object(Bucket="lake", Key="models/m/python_model.pkl", Body=weights)
+        digests.append(resolve("s3://lake/models/m")[0].digest)
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_pin_by_sizes_is_refused_with_its_reason(saved: Path) -> None:
+    pin, _ = resolve(str(saved))
+    with pytest.raises(ModelLoadError, match=r"by the sizes of its files.*\n.*--fresh"):
+        replace(pin, digest="0" * 64, covers="sizes").require(pin.digest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import decimal
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import mlflow
 import numpy as np
 import pandas as pd
+import pydantic
 import pytest
 from mlflow.models import ModelSignature, infer_signature
 from mlflow.pyfunc import PythonModel
@@ -262,3 +264,122 @@ def test_a_model_that_changes_its_lists_and_raises_changes_no_neighbours_score(t
     assert result.predictions["prediction"].tolist() == [1.5, 5.5, 4.5]
     assert [(f.position, f.phase) for f in result.failures] == [(2, "forward")]
     assert window["v"].tolist() == [[1.0], [2.0, 3.0], [-9.0], [4.0]]
+
+
+class Heard(PythonModel):
+    """Answers with the parameter ``k`` that reached it."""
+
+    def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
+        return [float(params["k"])] * len(model_input)
+
+
+class HeardInStages(Heard):
+    size = preprocess = forward = postprocess = lambda self, rows: rows
+
+
+PATHS: dict[str, tuple[Any, list[Any]]] = {
+    "enforced": (Heard(), [ColSpec(DataType.double, "x")]),
+    "not enforced": (Heard(), [ColSpec(DataType.double, "x"), ColSpec(DataType.long, "n", required=False)]),
+    "tensor": (Heard(), [TensorSpec(np.dtype("float64"), (-1,), "x")]),
+    "stages": (HeardInStages(), [ColSpec(DataType.double, "x")]),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_declared_default_reaches_the_model_on_every_path(path: str, tmp_path: Path) -> None:
+    model, inputs = PATHS[path]
+    schema = ParamSchema([ParamSpec("k", DataType.double, 0.9), ParamSpec("others", DataType.long, [1], (-1,))])
+    folder = saved(tmp_path, model, inputs, params=schema)
+    window = pd.DataFrame({"x": [1.0], "n": pd.array([5], dtype="Int64")})
+    assert score(folder, window).predictions["prediction"].tolist() == [0.9]
+    assert score(folder, window, params={"k": 3}).predictions["prediction"].tolist() == [3.0]
+
+
+@pytest.mark.parametrize("optional", [False, True])
+def test_columns_that_are_numbers_reach_the_model_as_numbers(optional: bool, tmp_path: Path) -> None:
+    class Numbered(PythonModel):
+        def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
+            return model_input[1] - model_input[0].astype("float64")
+
+    trained = pd.DataFrame([[1, 10.0], [None, 20.0]] if optional else [[1, 10.0]]).astype({0: "Int64"})
+    inputs = infer_signature(trained).inputs.inputs
+    assert [spec.name for spec in inputs] == [0, 1]
+    if optional:  # MLflow's enforcement is passed by
+        inputs[0] = ColSpec(DataType.long, 0, required=False)
+    path = saved(tmp_path, Numbered(), inputs, [ColSpec(DataType.double, 7)])
+    result = score(path, pd.DataFrame({"0": [3], "1": [10.0]}))
+    assert result.predictions["7"].tolist() == [7.0]
+
+
+class Visit(pydantic.BaseModel):
+    city: str
+    nights: int
+    paid: float | None = None
+    tags: list[str] = []
+
+
+class OfVisits(PythonModel):
+    def predict(self, model_input: list[Visit], params: Any = None) -> list[float]:
+        return [visit.nights * (-1.0 if visit.paid is None else visit.paid) + len(visit.tags) for visit in model_input]
+
+
+class OfTexts(PythonModel):
+    def predict(self, model_input: list[str], params: Any = None) -> list[str]:
+        return [text.upper() for text in model_input]
+
+
+class OfDicts(PythonModel):
+    def predict(self, model_input: list[dict[str, int]], params: Any = None) -> list[int]:
+        return [sum(one.values()) for one in model_input]
+
+
+class OfLists(PythonModel):
+    def predict(self, model_input: list[list[float]], params: Any = None) -> list[Visit]:
+        return [Visit(city="Oslo", nights=len(one), paid=sum(one)) for one in model_input]
+
+
+class OfTimes(PythonModel):
+    def predict(self, model_input: list[dt.datetime], params: Any = None) -> list[int]:
+        return [time.year + (type(time) is dt.datetime) for time in model_input]
+
+
+def of_numbers(model_input: list[int]) -> list[bool]:
+    return [type(number) is int for number in model_input]
+
+
+VISIT = {"city": "Oslo", "nights": 2, "paid": 1.5, "tags": ["a"]}
+HINTS: dict[str, tuple[Any, list[Any], list[Any]]] = {
+    "pydantic": (OfVisits(), [VISIT, {**VISIT, "paid": float("nan")}, {**VISIT, "tags": []}], [4.0, -1.0, 3.0]),
+    "texts": (OfTexts(), ["a", "b"], ["A", "B"]),
+    "dicts": (OfDicts(), [{"a": 1, "b": 2}, {}], [3, 0]),
+    "lists": (
+        OfLists(),
+        [[1.0, 2.0], []],
+        [
+            {"city": "Oslo", "nights": 2, "paid": 3.0, "tags": []},
+            {"city": "Oslo", "nights": 0, "paid": 0.0, "tags": []},
+        ],
+    ),
+    "times": (OfTimes(), [pd.Timestamp("2024-01-02")], [2025]),
+    "a function": (of_numbers, [1, 2], [True, True]),
+}
+
+
+@pytest.mark.parametrize("hint", HINTS)
+def test_a_model_with_a_type_hint_gets_what_it_says(hint: str, tmp_path: Path) -> None:
+    model, given, wanted = HINTS[hint]
+    mlflow.pyfunc.save_model(str(tmp_path / "m"), python_model=model, pip_requirements=[])
+    result = score(tmp_path / "m", pd.DataFrame({"column": given}))
+    assert not result.failures
+    assert result.predictions["prediction"].tolist() == wanted
+
+
+def test_a_row_that_a_type_hint_does_not_take_is_a_dead_letter_alone(tmp_path: Path) -> None:
+    class Paid(PythonModel):
+        def predict(self, model_input: list[Visit], params: Any = None) -> list[str]:
+            return [visit.city for visit in model_input]
+
+    mlflow.pyfunc.save_model(str(tmp_path / "m"), python_model=Paid(), pip_requirements=[])
+    result = score(tmp_path / "m", pd.DataFrame({"column": [VISIT, {"city": "Rome"}, None]}))
+    assert result.predictions["prediction"].tolist() == ["Oslo"]
+    assert [failure.position for failure in result.failures] == [1, 2]

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import mlflow
+import pandas as pd
 import pytest
 from mlflow.models import ModelSignature
 from mlflow.pyfunc import PythonModel
 
 from daybreak.errors import ModelLoadError, PreflightError
 from daybreak.score.cache import fetch
+from daybreak.score.model import load
 from daybreak.score.registry import resolve
 
 
@@ -104,3 +109,56 @@ def test_a_model_without_a_signature_is_refused(double: PythonModel, tmp_path: P
     mlflow.pyfunc.save_model(str(tmp_path / "m"), python_model=double, pip_requirements=[])
     with pytest.raises(PreflightError, match="no signature"):
         resolve(str(tmp_path / "m"))
+
+
+ODD = ("churn%20v2", "churn v2", "a#b", "a?b", "größe;x", "50%", "a+b&c", "a%2Fb")
+
+
+@pytest.fixture(scope="module")
+def marked(double_signature: ModelSignature, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that answers with the number in its artifact ``mark``."""
+
+    class Marked(PythonModel):
+        def load_context(self, context: Any) -> None:
+            self.mark = int(Path(context.artifacts["mark"]).read_text())
+
+        def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
+            return [self.mark] * len(model_input)
+
+    folder = tmp_path_factory.mktemp("marked")
+    (folder / "mark").write_text("1")
+    options: dict[str, Any] = {"signature": double_signature, "pip_requirements": []}
+    path = str(folder / "model")
+    mlflow.pyfunc.save_model(path, python_model=Marked(), artifacts={"mark": str(folder / "mark")}, **options)
+    return folder / "model"
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_path_is_taken_letter_for_letter(name: str, marked: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "in %41" / name
+    shutil.copytree(marked, folder)
+    (folder / "artifacts" / "mark").write_text("2")
+    for decoy in {unquote(name), name.split("#")[0].split("?")[0]}:
+        for parent in ("in A", "in %41"):
+            if not (tmp_path / parent / decoy).exists():
+                shutil.copytree(marked, tmp_path / parent / decoy)
+    pin, spec = resolve(str(folder))
+    assert (pin.artifact_uri, pin.name) == (str(folder), name)
+    assert resolve(folder.as_uri())[0].digest == pin.digest  # encoded, as a URI is
+    model = load(fetch(pin, tmp_path / "cache"), spec)
+    assert model.forward(model.preprocess(pd.DataFrame({"x": [1]}))) == [2]
+
+
+@pytest.mark.parametrize("tail", ["#2", "?v=2"])
+def test_a_file_uri_with_a_mark_that_is_not_encoded_is_refused(tail: str, saved: Path) -> None:
+    with pytest.raises(ModelLoadError, match="no file URI of this machine"):
+        resolve(saved.as_uri() + tail)
+    with pytest.raises(ModelLoadError, match="names a host"):
+        resolve(f"file://elsewhere{saved}")
+
+
+def test_a_logged_name_is_taken_letter_for_letter(registry: str) -> None:
+    """Beside a run's model ``double``, ``double#2`` is another one, which there is not."""
+    run_id = mlflow.MlflowClient(registry).get_model_version("double", "1").run_id
+    with pytest.raises(ModelLoadError, match="double#2"):
+        resolve(f"runs:/{run_id}/double#2", tracking_uri=registry)

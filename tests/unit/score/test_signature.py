@@ -99,6 +99,8 @@ def test_without_a_whole_signature_the_error_tells_how_to_log_one(given: Any, la
         ([tensor("complex64", (-1,), "wave")], "'wave'.*complex64"),
         ([tensor("uint64", (-1,), "big")], "'big'.*uint64"),
         ([tensor("float32", (4, 3), "fixed")], "'fixed'.*first dimension"),
+        ([ColSpec(DataType.long, 1.5)], "1.5.*neither a text nor an integer"),
+        ([ColSpec(DataType.long, 0), ColSpec(DataType.long, "0")], "'0' and '0'"),
         ([ColSpec(DataType.long, "Score"), ColSpec(DataType.long, "score")], "'Score'.*'score'"),
     ],
 )
