@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from cluster import Cluster
-from local_spark import job, save_model, spark, table
+from local_spark import job, save_model, spark, table, tracking
 
-__all__ = ["job", "save_model", "spark", "table"]
+__all__ = ["job", "save_model", "spark", "table", "tracking"]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,12 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def run(cluster: Cluster, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Watched:
+def run(
+    cluster: Cluster,
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+    tracking: Callable[[Path], str],
+) -> Watched:
     """800 rows at 50 a second and GPU, merged into a table of 60,000, by executors that leave after three seconds."""
     folder = tmp_path_factory.mktemp("run")
     signature = ModelSignature(inputs=DOUBLE_IN, outputs=PLACED_OUT)
@@ -47,7 +53,7 @@ def run(cluster: Cluster, spark: SparkSession, tmp_path_factory: pytest.TempPath
         "model": {"uri": f"{folder}/model", "precision": "fp32"},  # auto would bring a GPU twice: to decide, to score
         "shards": {"rows": ROWS // SHARDS, "by": "key"},
         "output": {"table": f"{folder}/scores", "mode": "latest"},
-        "mlflow": {"tracking_uri": f"sqlite:///{folder}/mlflow.db"},
+        "mlflow": {"tracking_uri": tracking(folder)},
     }
     config = folder / "job.yaml"
     config.write_text(json.dumps(job))

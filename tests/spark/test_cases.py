@@ -78,7 +78,7 @@ def typical(key: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def odd(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def odd(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, tracking: Callable[[Path], str]) -> Outcome:
     folder = tmp_path_factory.mktemp("odd")
     rows = [{**typical(key), **ODD.get(key, {})} for key in range(100)]
     spark.createDataFrame(rows, COLUMNS).coalesce(1).write.format("delta").save(f"{folder}/rows")
@@ -97,7 +97,7 @@ def odd(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Outcom
         "model": {"uri": f"{folder}/model"},
         "output": {"table": f"{folder}/scores"},
         "batch": {"tokens": 7},
-        "mlflow": {"tracking_uri": f"sqlite:///{folder}/mlflow.db"},
+        "mlflow": {"tracking_uri": tracking(folder)},
     }
     spark.conf.set("spark.sql.session.timeZone", "Pacific/Auckland")
     try:
