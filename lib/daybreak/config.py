@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import unicodedata
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -22,6 +23,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from daybreak import jobfile
 from daybreak.errors import ConfigError
@@ -235,13 +237,49 @@ class JobConfig(Section):
             return absolute(self.output.table).rstrip("/") + "_daybreak"
         return absolute(self.state if is_path(self.state) else f"./{self.state}").rstrip("/")
 
+    def identity(self) -> dict[str, Any]:
+        """What decides the run's scores and where they go; see :func:`identity`."""
+        tables = {"input_table": absolute(self.input.table), "output_table": absolute(self.output.table)}
+        return identity(self.model_dump(mode="json"), **tables)
+
     def digest(self) -> str:
-        """Twelve hex digits of all that decides what a run scores and where it goes, but not of its gates."""
-        chosen = self.model_dump(mode="json", exclude={"gates", "resume_within", "retention", "mlflow", "state"})
-        chosen["input"].pop("freshness")
-        for section in ("input", "output"):
-            chosen[section]["table"] = absolute(chosen[section]["table"])
-        return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:12]
+        """Twelve hex digits of the identity."""
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+# How a run is executed, what may stop it, and what is kept of it: none of this decides a score.
+_NO_IDENTITY = ("batch", "shards", "gates", "alerts", "state", "redact", "resume_within", "retention", "mlflow")
+_NO_IDENTITY_BELOW = {"input": ("table", "freshness"), "output": ("table", "overwrite")}
+
+
+def identity(document: Mapping[str, Any], *, input_table: str, output_table: str) -> dict[str, Any]:
+    """What decides a run's scores and where they go, of a job as JSON, with its tables made absolute. Pure.
+
+    Keys at their default are left out, so that a job that an older Daybreak wrote down, which lacks today's keys, is
+    the same job; with a new key that is set it is another.
+    """
+    chosen = {name: value for name, value in document.items() if name not in _NO_IDENTITY}
+    for section, names in _NO_IDENTITY_BELOW.items():
+        chosen[section] = {name: value for name, value in chosen[section].items() if name not in names}
+    return {**_not_at_default(chosen, JobConfig), "input_table": input_table, "output_table": output_table}
+
+
+def _not_at_default(document: Mapping[str, Any], section: type[BaseModel]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in document.items():
+        field = section.model_fields.get(name)
+        inner = _inner(field)
+        if inner and isinstance(value, dict):
+            found |= {name: below} if (below := _not_at_default(value, inner)) else {}
+        elif field is None or value != field.get_default(call_default_factory=True, validated_data={}):
+            found[name] = value
+    return found
+
+
+def _inner(field: FieldInfo | None) -> type[BaseModel] | None:
+    """The section that a key holds, if it holds one."""
+    kinds = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
 def is_path(table: str) -> bool:
@@ -344,12 +382,10 @@ def _explain(path: list[str], detail: Any) -> str:
 def _known_keys(path: list[str]) -> list[str]:
     section: type[BaseModel] = JobConfig
     for part in path:
-        field = section.model_fields.get(part)
-        kinds = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
-        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if not inner:
+        inner = _inner(section.model_fields.get(part))
+        if inner is None:
             return []
-        section = inner[0]
+        section = inner
     return list(section.model_fields)
 
 

@@ -113,13 +113,43 @@ def launch(config: JobConfig, spark: SparkSession | None, *, fresh: bool) -> Run
         logbook = RunLog(own, config.state_path())
         runs = logbook.of_job(config.name)
         logbook.refuse_if_held(runs, now)
-        unfinished = runlog.unfinished(runs, config.digest(), since=now - config.resume_within)
+        unfinished = runlog.unfinished(
+            runs, lambda row: _same_run(config, row, resolving), since=now - config.resume_within
+        )
         if unfinished is not None and not fresh and not _outdated(config, own, unfinished, resolving, now):
             run = resume(config, own, logbook, unfinished, epoch=runlog.next_epoch(runs))
         else:
             run = _new(config, own, logbook, now, resolving=resolving, runs=runs)
     run.timing = {"prepare": round(time.monotonic() - began - run.timing.get("plan", 0), 3), **run.timing}
     return run
+
+
+def _same_run(config: JobConfig, row: Row, resolving: Future[tuple[registry.ModelPin, ModelSpec]]) -> bool:
+    """Whether an unfinished run scores what the job does by now, whichever Daybreak began it. How a run is executed may
+    differ. A model of another name must be the pinned one by its content; under the old name the pinned one counts."""
+    pins = json.loads(row.pins)
+    document = json.loads(row.config)
+    if _scoring(config.identity()) != _scoring(_identity(document, pins["input"]["location"], row.output_table)):
+        return False
+    if config.select != document.get("select", "all"):
+        return False
+    if config.model.uri == document["model"]["uri"]:
+        return True
+    model, _ = resolving.result()
+    return bool(model.digest == pins["model"]["digest"])
+
+
+def _identity(document: dict[str, Any], location: str, output_table: str) -> dict[str, Any]:
+    """As ``config.identity``, of a job in the run log. A relative path there is one of the folder where it was run."""
+    named = document["input"]["table"]
+    where = location if configuration.is_path(named) else named
+    return configuration.identity(document, input_table=where, output_table=output_table)
+
+
+def _scoring(identity: dict[str, Any]) -> dict[str, Any]:
+    """What decides a row's score, beside the model, which is told by its content, and not by its name."""
+    model = {name: value for name, value in identity["model"].items() if name != "uri"}
+    return {**identity, "model": model, "select": None}
 
 
 def _outdated(
@@ -200,7 +230,7 @@ def resume(config: JobConfig, spark: SparkSession, logbook: RunLog, row: Row, *,
             run.staged_before = tuple(run.staging.receipts())
         run.precision = _settled(run.precision, run.staged_before)
         logbook.create()  # a newer Daybreak's columns
-        logbook.take_over(run.run_id, config.name, epoch=epoch)
+        logbook.take_over(row, epoch=epoch)
     log.info(
         "run %s of %s is resumed with its pins: input version %s, model version %s; %d of %d shards are staged",
         *(run.run_id, started.isoformat(), pinned.version, model.version, len(run.staged_before), len(run.to_score)),
@@ -223,7 +253,8 @@ def _precision(config: JobConfig, model: registry.ModelPin, runs: Sequence[Row])
     if config.model.precision == "auto":
         for row in runs:
             pins = json.loads(row.pins)
-            same = (row.config_digest, pins["model"]["digest"]) == (config.digest(), model.digest)
+            before = _identity(json.loads(row.config), pins["input"]["location"], row.output_table)
+            same = _scoring(before) == _scoring(config.identity()) and pins["model"]["digest"] == model.digest
             if same and "precision" in pins:
                 return dict(pins["precision"])
     return {"precision": config.model.precision, "reason": "the job file says so"}
@@ -260,10 +291,14 @@ def _held(run: Run) -> dict[str, Any]:
     """
     if not run.target.exists(run.spark):
         return {}
-    alike = run.log.runs().where((F.col("config_digest") == run.config.digest()) & F.col("output_version").isNotNull())
+    published = run.log.runs().where((F.col("job") == run.config.name) & F.col("output_version").isNotNull())
     newest = run.target.delta(run.spark).history(1).select("version").first()
-    told = alike.select("run_id", "pins").collect()
-    runs = sorted(row.run_id for row in told if json.loads(row.pins)["model"]["digest"] == run.model.digest)
+    location, digest = (F.get_json_object("pins", path) for path in ("$.input.location", "$.model.digest"))
+    alike = published.where(digest == run.model.digest)
+    told = alike.select("run_id", "config", "output_table", location.alias("location")).collect()
+    wanted = _scoring(run.config.identity())
+    found = ((row.run_id, _identity(json.loads(row.config), row.location, row.output_table)) for row in told)
+    runs = sorted(run_id for run_id, before in found if _scoring(before) == wanted)
     return {"version": newest[0] if newest else 0, "runs": runs}
 
 

@@ -29,7 +29,7 @@ from daybreak.score.artifacts import home
 from daybreak.score.worker import Scorer
 from daybreak.sink import audit, dead_letters, publish
 from daybreak.sink.audit import Counts
-from daybreak.sink.staging import Receipt, Watch
+from daybreak.sink.staging import Receipt, Staging, Watch
 from daybreak.source import selection, shards
 
 log = logging.getLogger(__name__)
@@ -178,9 +178,16 @@ def _audit(run: Run) -> tuple[list[Receipt], Counts]:
         counts = audit.reconcile(run.shards, receipts, run.staging.counts(receipts) if receipts else {})
         if counts.rows_dead:
             letters = dead_letters.letters(
-                _staged(run, receipts), run.binding.keys, run_id=run.run_id, job=run.config.name, window=run.window
+                _staged(run, receipts),
+                run.binding.keys,
+                run_id=run.run_id,
+                job=run.config.name,
+                window=run.window,
+                redact=run.config.redact,
             )
             dead_letters.write(letters, run.log.at("dead_letters"), run_id=run.run_id)
+            if run.config.redact and run.staged_before:
+                dead_letters.redact(run.spark, run.log.at("dead_letters"), run_id=run.run_id)
     run.log.add_shards(run.run_id, [_shard_row(run.run_id, receipt) for receipt in receipts])
     run.counts = counts
     audit.hold_gates(counts, run.config.gates)
@@ -346,15 +353,16 @@ def _republish(run_id: str, job: JobConfig, spark: SparkSession | None) -> Summa
     runs = logbook.of_job(row.job)
     _refuse_older(row, runs)
     logbook.refuse_if_held(runs, datetime.now(UTC))
-    as_it_ran = configuration.parse(json.loads(row.config)).model_copy(
-        update={"gates": job.gates, "alerts": job.alerts, "state": job.state_path()}
-    )
+    ran = configuration.parse(json.loads(row.config))
+    present = {"gates": job.gates, "alerts": job.alerts, "state": job.state_path(), "redact": ran.redact or job.redact}
+    as_it_ran = ran.model_copy(update=present)
     if configuration.absolute(as_it_ran.output.table) != row.output_table:
         raise ConfigError(
             f"run {run_id} is for {row.output_table}, and output.table {as_it_ran.output.table!r} means"
             f" {configuration.absolute(as_it_ran.output.table)} from here",
             fix="run the command from the folder that the run was started in",
         )
+    _refuse_half(row, runs, Staging(own, job.state_path(), run_id))
     run = resume(as_it_ran, own, logbook, row, epoch=runlog.next_epoch(runs))
     with _closing(run), runlog.Heartbeat(run.log, run.run_id):
         return _finish(run)
@@ -375,6 +383,21 @@ def _refuse_older(row: Row, runs: Sequence[Row]) -> None:
         raise DaybreakError(
             f"run {row.run_id} is older than {over[0]}, whose scores it would replace in {row.output_table}",
             fix="nothing was changed; to score the table anew, run the job",
+        )
+
+
+def _refuse_half(row: Row, runs: Sequence[Row], staging: Staging) -> None:
+    """Raises GateError where a run has shards that are not staged. Nothing is written then: it can go on as before."""
+    done = {receipt.shard_id for receipt in staging.receipts()}
+    to_score = [shard for shard in staging.read_plan() if shard["rows"] > shard["skipped"]]
+    if missing := [shard for shard in to_score if shard["shard_id"] not in done]:
+        resumed, rows = row.run_id == runs[0].run_id, sum(shard["rows"] - shard["skipped"] for shard in missing)
+        raise GateError(
+            f"run {row.run_id} is not scored to its end: {len(missing)} of {len(to_score)} shards ({rows} rows) are not"
+            f" staged; it stays {row.status}",
+            fix="run daybreak score with its job file: it goes on with this run and publishes it, within resume_within"
+            if resumed
+            else f"run {runs[0].run_id} began later, so this one is not resumed; run daybreak score to score the table",
         )
 
 

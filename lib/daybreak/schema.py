@@ -20,6 +20,7 @@ class Column:
 
 
 RESERVED = "__daybreak_"  # no column of a user may begin like this
+REDACTED = "redacted: the job has redact: true"  # in the place of a dead letter's message
 NULLS = "_null"  # ends the name of a column on the wire that says where the one without this end is null
 
 
@@ -64,7 +65,7 @@ RUNS = (
     Column("job", "STRING", "name of the job"),
     Column("status", "STRING", "scoring, refused, failed, published or nothing"),
     Column("epoch", "BIGINT", "counts the drivers that have held the job's lease"),
-    Column("holder", "STRING", "host:pid:start of the driver that holds, or last held, the run"),
+    Column("holder", "STRING", "host:pid:start@boot.namespace of the driver that holds, or last held, the run"),
     Column("window", "STRING", "the run's window"),
     Column("config_digest", "STRING", "digest of what decides the scores"),
     Column("input_table", "STRING", "the input as the job names it"),

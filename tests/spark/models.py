@@ -32,12 +32,14 @@ class Double(mlflow.pyfunc.PythonModel):
 class Unable(mlflow.pyfunc.PythonModel):
     """y = 2 x; lacks a module at one x for as long as a file exists, which no row is to blame for."""
 
-    def __init__(self, at, flag):
-        self.at, self.flag = at, flag
+    def __init__(self, at, flag, poison=()):
+        self.at, self.flag, self.poison = at, flag, set(poison)
 
     def predict(self, context, model_input, params=None):
         if self.at in set(model_input["x"]) and Path(self.flag).exists():
             raise ImportError("libfeatures.so is not mounted")
+        if bad := self.poison & set(model_input["x"]):
+            raise ValueError(f"cannot score {bad}")
         return (model_input[["x"]] * 2).rename(columns={"x": "y"})
 
 

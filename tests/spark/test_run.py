@@ -349,7 +349,7 @@ def test_a_gate_may_change_without_scoring_again_and_another_configuration_may_n
 
     with pytest.raises(GateError):
         score(document, spark=spark)
-    other = score({**document, "shards": {"rows": 60}, "gates": {}}, spark=spark)
+    other = score({**document, "input": {**document["input"], "where": "id >= 0"}, "gates": {}}, spark=spark)
     assert (other.rows_forward >= 100, other.shards_resumed) == (True, 0)
 
 

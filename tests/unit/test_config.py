@@ -142,17 +142,44 @@ def test_the_digest_is_of_what_decides_the_scores() -> None:
     digest = config.parse(document()).digest()
     same = [{"gates": {"min_rows": 5}}, {"resume_within": "2h"}, {"mlflow": {"experiment": "x"}}, {"state": "/s"}]
     same.append({"input": {"table": "/data/docs", "key": "id", "freshness": {"max_age": "2h"}}})
+    same += [{"shards": {"rows": 7, "by": "key"}}, {"redact": True}, {"retention": "1d"}, {"select": "all"}]
+    same += [
+        {"batch": {"row_timeout": None, "tokens": 64, "window_rows": 10}},
+        {"model": {"uri": "models:/m@champion", "params": {}}},
+    ]
     assert {config.parse(document(**over)).digest() for over in same} == {digest}
     other: list[dict[str, Any]] = [
         {"input": {"table": "/data/docs", "key": "id", "where": "a"}},
         {"model": {"uri": "models:/m@other"}},
         {"window": "w"},
-        {"shards": {"rows": 7}},
         {"select": "changed"},
         {"output": {"table": "/data/other"}},
+        {"output": {"table": "/data/scores", "mode": "latest"}},
+        {"model": {"uri": "models:/m@champion", "params": {"a": 1}}},
+        {"model": {"uri": "models:/m@champion", "precision": "fp32"}},
+        {"input": {"table": "/data/docs", "key": "id", "version": 3}},
+        {"input": {"table": "/data/docs", "key": ["id", "b"]}},
+        {"input": {"table": "/data/docs", "key": "id", "columns": ["a"]}},
+        {"name": "another"},
     ]
     digests = [config.parse(document(**over)).digest() for over in other]
     assert len({digest, *digests}) == 1 + len(other)
+
+
+def test_a_job_of_an_older_or_a_newer_daybreak_is_the_same_unless_a_key_that_decides_scores_is_set() -> None:
+    job = config.parse(document())
+    tables = {"input_table": job.input.table, "output_table": job.output.table}
+
+    def identity(**over: Any) -> dict[str, Any]:
+        recorded = job.model_dump(mode="json")
+        for name, values in over.items():
+            recorded[name] = {**recorded[name], **values} if isinstance(values, dict) else values
+        return config.identity(recorded, **tables)
+
+    assert identity() == job.identity() == config.identity(document(input={"table": "/d", "key": ["id"]}), **tables)
+    assert identity(batch={"by_a_newer": 1}) == job.identity()
+    assert identity(model={"by_a_newer": 1}) != job.identity() != identity(by_a_newer=1)
+    assert identity(input={"table": "./docs"}) == job.identity(), "the table counts as it was read, not as it was typed"
 
 
 @pytest.mark.parametrize("age", ["2d", "14d", "3650d", "26h", "90m", "0.25s", "1209600.5s", "0s"])

@@ -1,7 +1,8 @@
 """The run log: one row a run, written before scoring and after. The row is also the lease of the job.
 
-A lease has a holder (host, process and its start), an epoch that grows with each holder, and a heartbeat. The
-epoch is a Delta transaction version, so of two drivers that reach for the same epoch one gets it. The heartbeat is
+A lease has a holder (host, process, its start, and where its number means something), an epoch that grows with each
+holder, and a heartbeat. The epoch is a Delta transaction version, so of two drivers that reach for the same epoch one
+gets it; Delta remembers the highest, also when rows are pruned or the table is restored. The heartbeat is
 a file, since a Spark job would wait for a task slot behind the shards (docs/decisions/0002-heartbeat-is-a-file.md).
 """
 
@@ -15,7 +16,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -44,43 +45,77 @@ BEAT_EVERY = timedelta(seconds=10)
 STALE_AFTER = timedelta(seconds=60)
 
 
+_UNKNOWN = "?"
+_HOST = socket.gethostname()  # once: a host may be renamed while a driver of it runs
+
+
 @dataclass(frozen=True)
 class Holder:
-    """A driver process: no two are equal, not even by a process number that was used again."""
+    """A driver process: no two are equal, not even by a process number that was used again.
+
+    ``place`` is where the number names the process: the kernel's boot and the namespace of processes in it. Two
+    containers of one host name differ in it, and a host that is renamed does not. Empty where it is not known, as in
+    what an older Daybreak wrote.
+    """
 
     host: str
     pid: int
     start: str
+    place: str = ""
 
     @classmethod
     def here(cls) -> Holder:
         pid = os.getpid()
-        return cls(socket.gethostname(), pid, process_start(pid) or "?")
+        return cls(_HOST, pid, process_start(pid) or _UNKNOWN, process_place())
 
     @classmethod
     def parse(cls, text: str) -> Holder:
-        host, pid, start = text.rsplit(":", 2)
-        return cls(host, int(pid), start)
+        host, pid, rest = text.rsplit(":", 2)
+        start, _, place = rest.partition("@")
+        return cls(host, int(pid), start, place)
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.pid}:{self.start}"
+        return f"{self.host}:{self.pid}:{self.start}" + (f"@{self.place}" if self.place else "")
 
 
 def process_start(pid: int) -> str | None:
-    """When a process of this machine started, in the kernel's own ticks; None when there is none."""
+    """When a process of this machine started, in the kernel's own ticks; ``?`` where it is there and cannot be looked
+    up, as another user's may be; None when there is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
     except (OSError, IndexError):
-        return None
+        return _UNKNOWN if _exists(pid) else None
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def process_place() -> str:
+    """Where this process can look up others by their numbers; empty where the system does not tell (no /proc)."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}.{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""
 
 
 def is_alive(holder: Holder, beat: datetime | None, *, here: Holder, now: datetime, start: str | None) -> bool:
     """Whether the driver that holds a run may still be at work. Pure.
 
-    ``start`` is :func:`process_start` of the holder's process on this machine. On the same machine a process that
-    is gone is dead at once; any other is dead when its heartbeat is stale: it may be paused, and cannot publish then.
+    ``start`` is :func:`process_start` of the holder's process as this one sees it. Where both number their processes
+    alike, one that is gone is dead at once. Any other is dead when its heartbeat is stale: what cannot be looked up is
+    no sign of death. It may be paused, and cannot publish then.
     """
-    if holder == here or (holder.host == here.host and start != holder.start):
+    alike = holder.place == here.place and (bool(here.place) or holder.host == here.host)
+    looked_up = alike and _UNKNOWN not in (holder.start, start, here.start)
+    if holder == here or (looked_up and start != holder.start):
         return False
     return beat is not None and now - beat < STALE_AFTER
 
@@ -126,10 +161,10 @@ def next_epoch(runs: Iterable[Row]) -> int:
     return max((row.epoch for row in runs), default=0) + 1
 
 
-def unfinished(runs: Sequence[Row], digest: str, *, since: datetime) -> Row | None:
-    """The newest of a job's runs, if it is unfinished, of this configuration, and started after ``since``."""
+def unfinished(runs: Sequence[Row], alike: Callable[[Row], bool], *, since: datetime) -> Row | None:
+    """The newest of a job's runs, if it is unfinished, scores what the job does by now, and started after ``since``."""
     newest = runs[0] if runs else None
-    if newest is None or newest.status not in UNFINISHED or newest.config_digest != digest:
+    if newest is None or newest.status not in UNFINISHED or not alike(newest):
         return None
     started = newest.started_at.astimezone(UTC)
     if started < since:
@@ -146,6 +181,7 @@ class RunLog:
         self.spark = spark
         self.state = state
         self.storage = Storage(spark, state)
+        self._mine: dict[str, Any] = {}
 
     def at(self, name: str) -> str:
         return self.storage.at(name)
@@ -210,36 +246,76 @@ class RunLog:
     def open(self, run: Mapping[str, Any]) -> None:
         """Write the row of a new run that has a heartbeat, which takes the lease. Raises LeaseError when another driver
         was faster."""
-        values = [run.get(column.name) for column in schema.RUNS]
-        row = local.frame(self.spark, [values], schema.RUNS)
-        tables.append_once(row, self.at("runs"), app=_lease(run["job"]), version=run["epoch"])
-        self._held(run["run_id"], run["holder"])
 
-    def take_over(self, run_id: str, job: str, *, epoch: int) -> None:
+        def append(epoch: int) -> None:
+            values = [{**run, "epoch": epoch}.get(column.name) for column in schema.RUNS]
+            row = local.frame(self.spark, [values], schema.RUNS)
+            tables.append_once(row, self.at("runs"), app=_lease(run["job"]), version=epoch)
+
+        self._mine = {**run, "epoch": self._take(run["run_id"], run["job"], run["epoch"], append)}
+
+    def take_over(self, row: Row, *, epoch: int) -> None:
         """Make this driver the holder of a run whose holder is dead. Raises LeaseError as :meth:`open`."""
-        here = str(Holder.here())
-        with tables.transaction(self.spark, app=_lease(job), version=epoch, note=f"lease of {run_id}"):
-            self.update(run_id, status=SCORING, holder=here, epoch=epoch, error=None, ended_at=None)
-        self._held(run_id, here)
-        self.beat(run_id)  # not before: the beat of who came too late would end the winner's
+        taken = {"status": SCORING, "holder": str(Holder.here()), "error": None, "ended_at": None}
 
-    def _held(self, run_id: str, holder: str) -> None:
-        row = self._row(run_id)
-        if row is None or row.holder != holder:
-            raise LeaseError("another driver took the job's lease at the same moment", fix="see daybreak runs")
+        def update(epoch: int) -> None:
+            with tables.transaction(self.spark, app=_lease(row.job), version=epoch, note=f"lease of {row.run_id}"):
+                self.update(row.run_id, **taken, epoch=epoch)
+
+        self._mine = {**row.asDict(), **taken, "epoch": self._take(row.run_id, row.job, epoch, update)}
+        self.beat(row.run_id)  # not before: the beat of who came too late would end the winner's
+
+    def _take(self, run_id: str, job: str, epoch: int, reach: Callable[[int], None]) -> int:
+        """Take a job's lease by ``reach``, which does nothing where Delta has seen the epoch. Returns its epoch.
+
+        That is so when another driver was faster, or when rows with this epoch and later ones were pruned or went with
+        a restore. In the second case no row has it; then higher ones are tried, the same by each driver, so that one
+        gets it.
+        """
+        mine = (run_id, str(Holder.here()))
+        for doubled in range(63):
+            reach(epoch)
+            runs = self._holders(job)
+            if (*mine, epoch) in {(row.run_id, row.holder, row.epoch) for row in runs}:
+                return epoch
+            if any(row.epoch >= epoch for row in runs):
+                break
+            log.info("run %s: the run log once had later rows than it has now (epoch %d)", run_id, epoch)
+            epoch += 2**doubled
+        raise LeaseError("another driver took the job's lease at the same moment", fix="see daybreak runs")
+
+    def _holders(self, job: str) -> list[Row]:
+        return self.runs().where(F.col("job") == job).select("run_id", "holder", "epoch", "started_at").collect()
 
     def still_held(self, run_id: str, job: str) -> None:
         """Raises LeaseError when another driver has taken the job over meanwhile, as after a pause of this process.
 
-        The lease is the job's: a later run of it, or a later holder of this run, has a larger epoch.
+        The lease is the job's: a later run of it, or a later holder of this run, has a larger epoch. A row that was
+        pruned while its run scored is written again.
         """
-        runs = self.runs().where(F.col("job") == job).select("run_id", "holder", "epoch").collect()
+        runs = self._holders(job)
+        if self._was_pruned(run_id, runs):
+            log.warning("run %s: its row was removed from the run log, and is written again", run_id)
+            self.open({**self._mine, "epoch": self._mine["epoch"] + 1})
+            return
         latest = max(runs, key=lambda row: row.epoch, default=None)
         if latest is None or (latest.run_id, latest.holder) != (run_id, str(Holder.here())):
             raise LeaseError(
                 f"run {run_id} of job {job!r} lost its lease to {latest and latest.run_id} while this driver was away",
                 fix="nothing was published by this driver; see daybreak runs",
             )
+
+    def _was_pruned(self, run_id: str, runs: Iterable[Row]) -> bool:
+        """Whether the row of this driver's run was removed, and no other driver has begun since."""
+        mine = self._mine
+        if mine.get("run_id") != run_id:
+            return False
+        return not any(
+            row.run_id == run_id
+            or row.epoch > mine["epoch"]
+            or row.started_at.astimezone(UTC) > mine["started_at"].astimezone(UTC)
+            for row in runs
+        )
 
     def conclude(self, run_id: str, **values: Any) -> None:
         """Change the run's row, unless another driver holds it by now."""

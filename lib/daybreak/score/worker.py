@@ -35,7 +35,6 @@ from daybreak.score.watchdog import Watchdog
 from daybreak.score.windows import gather
 
 _WITHIN = 4  # parts of row_timeout: a batch that takes one of them at the pace of the last may be slower than that
-_REDACTED = "redacted: the job has redact: true"
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ class _Shard:
             "phase": [failure.phase for failure in failures],
             "error_class": [failure.error_class for failure in failures],
             # a message quotes the value that it complains of
-            "message": [_REDACTED if self.scorer.redact else _storable(failure.message) for failure in failures],
+            "message": [schema.REDACTED if self.scorer.redact else _storable(failure.message) for failure in failures],
             "attempts": [failure.attempts for failure in failures],
         }
         inputs = [None] * len(rows) if self.scorer.redact else _as_json(decode(rows, self.scorer.features))
