@@ -3,38 +3,103 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
+import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from typing import Any
 
 from daybreak import config as configuration
-from daybreak.errors import DaybreakError, root_cause
+from daybreak.errors import ConfigError, DaybreakError, first_line, root_cause, text
 from daybreak.ops.report import Summary
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. What a user did wrong ends with a message, not a stack trace."""
     options = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that its encoding lacks is shown escaped
+        sys.stdout.reconfigure(errors="backslashreplace")
     logging.basicConfig(
         level=logging.DEBUG if options.verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
+        handlers=[_Log(sys.stderr)],
     )
     if not options.verbose:
         for noisy in ("py4j", "mlflow", "alembic", "urllib3", "pyspark", "databricks"):
             logging.getLogger(noisy).setLevel(logging.ERROR)
     try:
+        with _outliving_the_terminal():
+            return _code(options)
+    finally:
+        _let_go_of_closed_streams()
+
+
+def _code(options: argparse.Namespace) -> int:
+    try:
         return int(options.command(options))
     except DaybreakError as error:
-        print(f"daybreak: {error}", file=sys.stderr)
+        _complain(f"daybreak: {text(error)}")
         return error.exit_code
+    except ImportError as error:
+        logging.getLogger(__name__).debug("not installed", exc_info=True)
+        _complain(f"daybreak: {first_line(error)}\n  to mend it: install it here, as make venv does")
+        return 2
     except Exception as error:
         logging.getLogger(__name__).debug("unexpected", exc_info=True)
         hint = "" if options.verbose else "\n  --verbose shows the stack trace"
-        print(f"daybreak: unexpected {type(error).__name__}: {root_cause(error)}{hint}", file=sys.stderr)
+        _complain(f"daybreak: unexpected {type(error).__name__}: {root_cause(error)}{hint}")
         return 1
+
+
+# -- what nobody reads ends no run
+
+
+class _Log(logging.StreamHandler[Any]):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Nothing: it would be told on the same stream."""
+
+
+@contextmanager
+def _outliving_the_terminal() -> Iterator[None]:
+    """SIGHUP is ignored, also by the JVM and all else that is started meanwhile. Ctrl-C and SIGTERM end a run."""
+    if not hasattr(signal, "SIGHUP") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL if before is None else before)
+
+
+def _say(told: str) -> bool:
+    """Print on stdout; False where it takes no text."""
+    try:
+        print(told, flush=True)
+    except (OSError, ValueError):
+        return False
+    return sys.stdout is not None
+
+
+def _complain(told: str) -> None:
+    with suppress(OSError, ValueError):
+        print(told, file=sys.stderr, flush=True)
+
+
+def _let_go_of_closed_streams() -> None:
+    """Python flushes them once more at its end, and a failure there is an exit code of its own."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            with suppress(OSError, ValueError, AttributeError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,9 +145,12 @@ def _publish(options: argparse.Namespace) -> int:
 
 
 def _tell(summary: Summary, options: argparse.Namespace) -> int:
-    print(summary, flush=True)
-    if options.json:
-        print(summary.as_json(), flush=True)
+    told = _say(str(summary)) and (not options.json or _say(summary.as_json()))
+    if not told:
+        _complain(
+            f"daybreak: run {summary.run_id} is {summary.status}, and stdout takes no text: daybreak runs lists it, and"
+            " the table runs of the state folder has all its numbers"
+        )
     return 0
 
 
@@ -93,13 +161,21 @@ def _runs(options: argparse.Namespace) -> int:
     spark = session.own(session.current("daybreak runs"), batch_rows=job.batch.window_rows)
     log = runlog.RunLog(spark, job.state_path())
     if not log.exists():
-        print(f"no runs yet in {log.at('runs')}")
+        _say(f"no runs yet in {log.at('runs')}")
         return 0
-    rows, now = log.newest(options.last), datetime.now(UTC)
-    dead = {row.run_id for row in rows if row.status == runlog.SCORING and not log.held(row, now)}
-    print(report.runs_table(rows, dead=dead))
+    try:
+        rows, now = log.newest(options.last), datetime.now(UTC)
+        dead = {row.run_id for row in rows if row.status == runlog.SCORING and not log.held(row, now)}
+        table = report.runs_table(rows, dead=dead)
+    except Exception as error:  # a column that is not there, a line that is no JSON
+        logging.getLogger(__name__).debug("no run log", exc_info=True)
+        raise ConfigError(
+            f"{log.at('runs')} is no run log that this Daybreak reads: {type(error).__name__}: {root_cause(error)}",
+            fix="check state and output.table in the job file; a newer Daybreak may have written it",
+        ) from None
+    _say(table)
     if dead:
-        print("\ndead: its driver was killed; the same daybreak score command resumes it, --fresh starts anew")
+        _say("\ndead: its driver was killed; the same daybreak score command resumes it, --fresh starts anew")
     return 0
 
 
@@ -108,12 +184,12 @@ def _doctor(options: argparse.Namespace) -> int:
 
     job = configuration.load(options.config, options.set) if options.config else None
     findings = doctor.examine(job)
-    print("\n".join(str(finding) for finding in findings))
+    _say("\n".join(str(finding) for finding in findings))
     return 0 if all(finding.ok for finding in findings) else 2
 
 
 def _schema(_: argparse.Namespace) -> int:
-    print(json.dumps(configuration.json_schema(), indent=2))
+    _say(json.dumps(configuration.json_schema(), indent=2))
     return 0
 
 

@@ -83,13 +83,27 @@ class WorkerEndedError(ShardError):
     """A shard ended its Python worker at every attempt: a native crash, a kill for memory."""
 
 
+def text(error: BaseException, *, most: int = 1_000_000) -> str:
+    """What an error says, as a text that any store takes; never raises. At most ``most`` characters.
+
+    Of a group, what its errors say too. An error that says nothing, or whose ``__str__`` fails, is told by its class.
+    """
+    try:
+        said = str(error)
+    except BaseException as why:  # a class of the user's own, which may do anything
+        return f"{type(error).__name__}, whose text cannot be had: its __str__ raises {type(why).__name__}"
+    if isinstance(error, BaseExceptionGroup):
+        said = "; ".join([said, *(f"{type(one).__name__}: {text(one, most=most)}" for one in error.exceptions)])
+    return said[:most].encode(errors="replace").decode() or type(error).__name__
+
+
 def first_line(error: BaseException) -> str:
     """What an error of a library says, without the stack trace or the plan that follows it: 500 characters at most."""
-    lines = str(error).strip().splitlines()
+    lines = text(error).strip().splitlines()
     return lines[0].strip()[:500] if lines else type(error).__name__
 
 
 def root_cause(error: BaseException) -> str:
     """What lies at the bottom of an error, also of Spark's, whose first line names a call and no cause."""
-    named = re.findall(r"^(?:Caused by: )?([\w.$]+(?:Error|Exception)\b.*)$", str(error), re.MULTILINE)
+    named = re.findall(r"^(?:Caused by: )?([\w.$]+(?:Error|Exception)\b.*)$", text(error), re.MULTILINE)
     return str(named[-1]) if named else first_line(error)

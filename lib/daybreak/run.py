@@ -126,6 +126,7 @@ def _scorer(run: Run, *, isolated: bool) -> Scorer:
         gpu_share=scaling.gpu_share(run.spark),
         row_timeout=config.batch.row_timeout.total_seconds() if config.batch.row_timeout else None,
         isolated=isolated,
+        max_failures=int(run.spark.sparkContext.getConf().get("spark.task.maxFailures", "4") or 4),
     )
 
 
@@ -291,7 +292,7 @@ def _closing(run: Run) -> Iterator[None]:
         raise
     except Exception as error:
         status = runlog.REFUSED if isinstance(error, GateError) else runlog.FAILED
-        told = str(error)[:4000]
+        told = errors.text(error, most=4000)
         _conclude(run, status, told)
         if unsent := _alert(run.config, status, error, run_id=run.run_id, window=run.window):
             _conclude(run, status, f"{told}\n  the alert was not delivered: {unsent}")
@@ -321,7 +322,7 @@ def _alerting(config: JobConfig) -> Iterator[None]:
 def _alert(
     config: JobConfig, status: str, error: Exception, *, run_id: str | None = None, window: str | None = None
 ) -> str | None:
-    told = f"{type(error).__name__}; the run log says more" if config.redact else str(error)[:2000]
+    told = f"{type(error).__name__}; the run log says more" if config.redact else errors.text(error, most=2000)
     exit_code, at = getattr(error, "exit_code", 1), datetime.now(UTC).isoformat()
     alert = alerts.Alert(config.name, run_id, window, status, exit_code, told, at)
     return alerts.send(config.alerts, alert)

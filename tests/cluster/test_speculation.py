@@ -38,6 +38,7 @@ def test_case_34_one_attempt_of_a_shard_wins(
     staged = spark.read.parquet(f"{state}/staging/*/shards")
     receipts = staged.where("kind = 'receipt'").collect()
     assert len(receipts) == len({row.shard_id for row in receipts}) == told["shards"]
+    assert not any("isolated" in json.loads(row.receipt) for row in receipts), "no attempt has failed"
     [letter] = spark.read.format("delta").load(f"{state}/dead_letters").collect()
     assert (json.loads(letter.input), letter.phase) == ({"x": AT}, "forward")
     assert spark.read.format("delta").load(f"{state}/shards").count() == told["shards"]

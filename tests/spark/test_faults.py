@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -59,7 +61,7 @@ def test_case_20_21_rows_that_end_or_stall_their_worker_are_dead_letters_and_the
     assert sum(one.get("processes_ended", 0) for one in facts) >= 4  # of each: the batch, and the row
 
 
-def test_case_20_where_spark_tries_a_task_only_once(
+def test_case_20_where_spark_tries_a_task_only_once_and_the_terminal_was_closed(
     spark: SparkSession, table: Make, save_model: Make, job: Make, tmp_path: Path
 ) -> None:
     model = save_model(Deadly(7.0, -1.0, -1.0), DOUBLE_IN, DOUBLE_OUT)
@@ -68,11 +70,17 @@ def test_case_20_where_spark_tries_a_task_only_once(
     config.write_text(json.dumps(document))
     once = ["--conf", "spark.master=local[2]", "--conf", "spark.driver.memory=1g", "--conf", "spark.ui.enabled=false"]
     command = [str(REPO / "spark-submit.sh"), *once, "jobs/score.py", "--config", str(config), "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ})
-    assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout.splitlines()[-1])
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env={**os.environ}, start_new_session=True, **pipes) as run:  # type: ignore[call-overload]
+        staging = Path(f"{document['output']['table']}_daybreak/staging")
+        while run.poll() is None and not list(staging.glob("*/plan/part-*")):
+            time.sleep(0.1)
+        os.killpg(run.pid, signal.SIGHUP)  # the driver's and the JVM's, as the terminal sends it
+        out, err = run.communicate(timeout=300)
+    assert run.returncode == 0, err
+    told = json.loads(out.splitlines()[-1])
     assert (told["rows_scored"], told["rows_dead"]) == (99, 1)
-    assert "scored in processes of its own" in ended.stderr
+    assert "scored in processes of its own" in err
 
 
 def test_case_26_writers_that_conflict_end_as_if_one_had_come_after_the_other(

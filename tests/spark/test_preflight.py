@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from daybreak import score
 from daybreak.cli import main
 from daybreak.errors import DaybreakError, ModelLoadError, PreflightError
+from daybreak.ops import doctor
 
 Make = Callable[..., Any]
 
@@ -199,5 +200,31 @@ def test_doctor_says_what_is_there_and_what_is_not(
     assert "a task's file is in place when the task commits" in out
     assert not list((tmp_path / "scores_daybreak" / "staging").glob("*"))
 
-    code, out, _ = command_line("doctor", "--config", str(file), "--set", "input.table=./nowhere")
-    assert (code, "BAD  job: there is no table at" in out) == (2, True)
+    (tmp_path / "file").touch()  # where no folder can be made, as without the right to
+    bad = ("--set", "input.table=./nowhere", "--set", f"state={tmp_path}/file/state")
+    code, out, _ = command_line("doctor", "--config", str(file), *bad)
+    assert (code, "BAD  job: there is no table at" in out, "BAD  staging: could not be checked" in out) == (
+        2,
+        True,
+        True,
+    )
+
+
+def test_doctor_and_runs_end_with_what_is_wrong_whatever_is(
+    spark: SparkSession, people: str, double: str, job: Make, tmp_path: Path, command_line: Make,
+) -> None:  # fmt: skip
+    system = spark._jvm.java.lang.System  # type: ignore[union-attr]
+    version = system.getProperty("java.version")
+    for told, ok in (("17-ea", "ok "), ("tomorrow", "BAD")):
+        system.setProperty("java.version", told)
+        try:
+            findings = [str(finding) for finding in doctor.examine(None)]
+        finally:
+            system.setProperty("java.version", version)
+        assert any(finding.startswith(f"{ok}  Java") and told in finding for finding in findings)
+    file = tmp_path / "job.yaml"
+    file.write_text(json.dumps(job(people, double)))
+    spark.range(3).write.format("delta").save(f"{tmp_path}/other/runs")
+    code, _, err = command_line("runs", "--config", str(file), "--set", f"state={tmp_path}/other")
+    assert code == 2
+    assert "is no run log that this Daybreak reads" in err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from daybreak.errors import first_line, root_cause
+from daybreak.errors import first_line, root_cause, text
 
 FULL_DISK = """An error occurred while calling o1053.parquet.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 2 in stage 46.0 failed 4 times
@@ -45,3 +45,51 @@ def test_the_root_cause_is_what_lies_at_the_bottom(said: str, cause: str) -> Non
 )
 def test_the_first_line_says_something_and_not_all(said: str, line: str) -> None:
     assert first_line(RuntimeError(said)) == line
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+
+class WrongError(Exception):
+    def __str__(self) -> str:
+        return 3  # type: ignore[return-value]
+
+
+class UnshownError(Exception):
+    """Its text is its argument's, which cannot be shown."""
+
+    def __init__(self) -> None:
+        super().__init__(MuteError(), WrongError())
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+GROUP = ExceptionGroup("two", [ValueError("a bad weight"), ExceptionGroup("more", [MuteError(), KeyError("b")])])
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (MuteError(), "MuteError, whose text cannot be had: its __str__ raises SystemExit"),
+        (WrongError(), "WrongError, whose text cannot be had: its __str__ raises TypeError"),
+        (ValueError(MuteError()), "ValueError, whose text cannot be had: its __str__ raises SystemExit"),
+        (UnshownError(), None),
+        (ValueError(), "ValueError"),
+        (ValueError("half a pair: \ud800"), "half a pair: ?"),
+        (ValueError("x" * 5_000_000), "x" * 1_000_000),
+        (GROUP, None),
+    ],
+    ids=["raises", "no text", "its argument raises", "its own arguments", "nothing", "surrogate", "long", "group"],
+)
+def test_any_error_can_be_told(error: BaseException, told: str | None) -> None:
+    said = text(error)
+    assert said == told or told is None
+    for tells in (text, first_line, root_cause):
+        assert tells(error).encode().decode()
+    if error is GROUP:
+        assert "ValueError: a bad weight" in said
+        assert "MuteError, whose text cannot be had" in said
+        assert "KeyError: 'b'" in said

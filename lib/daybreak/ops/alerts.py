@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from daybreak.config import Alerts
+from daybreak.errors import text
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ def send(alerts: Alerts, alert: Alert, *, sleep: Callable[[float], None] = time.
             with urllib.request.urlopen(request, timeout=_SECONDS):
                 return None
         except Exception as error:  # whatever the network does: the run's own outcome stands
-            why = f"{type(error).__name__}: {error}"
+            why = f"{type(error).__name__}: {text(error)}"
         if attempt < _ATTEMPTS:
             sleep(2.0**attempt)
     log.warning("job %s, run %s: the alert was not delivered in %d tries: %s", alert.job, alert.run_id, _ATTEMPTS, why)

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from daybreak.config import JobConfig
-from daybreak.errors import DaybreakError, first_line
+from daybreak.errors import DaybreakError, first_line, root_cause, text
 from daybreak.ops import scaling, session
 from daybreak.score import params, registry
 from daybreak.sink.staging import PER_TASK
 from daybreak.source import snapshot
 from daybreak.storage import Storage
 
+log = logging.getLogger(__name__)
+
+_ON_PURPOSE = "fails on purpose"
 _PACKAGES = ("pyspark", "delta-spark", "mlflow", "torch", "pandas", "pyarrow")
-_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 
 
 @dataclass(frozen=True)
@@ -38,67 +41,79 @@ class Finding:
 
 def examine(job: JobConfig | None) -> list[Finding]:
     """All findings, good and bad. A check that breaks is a finding too, and does not end the examination."""
-    findings = [_packages()]
+    findings = _guarded("packages", _packages)
     spark = _session(findings)
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {}
     if spark is not None:
-        checks: list[Callable[[], Iterator[Finding]]] = [
-            lambda: _java(spark),
-            lambda: _memory(spark),
-            lambda: _gpu(spark),
-        ]
+        checks |= {"Java": lambda: _java(spark), "memory": lambda: _memory(spark), "GPU": lambda: _gpu(spark)}
         if job is not None:
-            checks += [lambda: _input(spark, job), lambda: _staging(spark, job)]
-        for check in checks:
-            findings += _guarded(check)
+            checks |= {"input": lambda: _input(spark, job), "staging": lambda: _staging(spark, job)}
     if job is not None:
-        findings += _guarded(lambda: _model(job))
-    return findings
+        checks |= {"model": lambda: _model(job)}
+    return findings + [finding for what, check in checks.items() for finding in _guarded(what, check)]
 
 
-def _guarded(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+def _guarded(what: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """What a check finds until it ends or breaks, whatever it breaks with."""
+    found: list[Finding] = []
     try:
-        return list(check())
+        for finding in check():
+            found.append(finding)
     except DaybreakError as error:
-        return [Finding(False, "job", error.problem, error.fix)]
-    except (Py4JJavaError, OSError, RuntimeError) as error:
-        return [Finding(False, "check", f"{type(error).__name__}: {first_line(error)}")]
+        found.append(Finding(False, "job", error.problem, error.fix))
+    except (Exception, SystemExit) as error:
+        log.debug("the check of %s", what, exc_info=True)
+        told = f"could not be checked: {type(error).__name__}: {root_cause(error)}"
+        found.append(
+            Finding(False, what, told, "mend what it says and run doctor again; --verbose shows the stack trace")
+        )
+    return found
 
 
-def _packages() -> Finding:
+def _packages() -> Iterator[Finding]:
     found: dict[str, str] = {}
     for name in _PACKAGES:
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            return Finding(False, "packages", f"{name} is not installed", f"pip install {name}, or make venv")
-    return Finding(True, "packages", ", ".join(f"{name} {version}" for name, version in found.items()))
+            yield Finding(False, "packages", f"{name} is not installed", f"pip install {name}, or make venv")
+            return
+    yield Finding(True, "packages", ", ".join(f"{name} {version}" for name, version in found.items()))
 
 
 def _session(findings: list[Finding]) -> SparkSession | None:
     """Spark with Delta, or None and a finding that says why not."""
     try:
         spark = session.own(session.current("daybreak doctor"), batch_rows=1000)
+        told = f"{spark.version}, master {spark.sparkContext.master}, with Delta Lake"
     except DaybreakError as error:
         findings.append(Finding(False, "Delta", error.problem, error.fix))
         return None
-    except Exception as error:
-        findings.append(Finding(False, "Spark", first_line(error), "start it through ./spark-submit.sh"))
+    except (Exception, SystemExit) as error:
+        log.debug("no session", exc_info=True)
+        findings.append(Finding(False, "Spark", root_cause(error), "start it through ./spark-submit.sh"))
         return None
-    findings.append(Finding(True, "Spark", f"{spark.version}, master {spark.sparkContext.master}, with Delta Lake"))
+    findings.append(Finding(True, "Spark", told))
     return spark
 
 
 def _java(spark: SparkSession) -> Iterator[Finding]:
     version = str(spark._jvm.java.lang.System.getProperty("java.version"))  # type: ignore[union-attr]
-    major = int(version.split(".")[0])
-    yield Finding(major >= 17, "Java", version, "install Java 17 or newer and set JAVA_HOME to it")
+    major, fix = java_major(version), "install Java 17 or newer and set JAVA_HOME to it"
+    told = version if major is not None else f"calls itself {version!r}, which names no version"
+    yield Finding(major is not None and major >= 17, "Java", told, fix)
+
+
+def java_major(version: str) -> int | None:
+    """The 17 of ``17.0.9+9`` and ``17-ea``, the 8 of ``1.8.0_392``; None where the text names none."""
+    match = re.match(r"(?:1\.)?(\d+)(?!\d)", version.strip())
+    return int(match[1]) if match else None
 
 
 def _memory(spark: SparkSession) -> Iterator[Finding]:
     conf = spark.sparkContext.getConf()
     driver = conf.get("spark.driver.memory", "1g") or "1g"
-    enough = in_bytes(driver) >= 2 * 2**30
-    yield Finding(enough, "driver memory", driver, "set spark.driver.memory to 2g or more in conf/spark/<env>.conf")
+    yield _driver_memory(driver)
     limit = conf.get("spark.executor.pyspark.memory")
     yield Finding(
         limit is None,
@@ -108,9 +123,17 @@ def _memory(spark: SparkSession) -> Iterator[Finding]:
     )
 
 
+def _driver_memory(driver: str) -> Finding:
+    fix = "set spark.driver.memory to 2g or more in conf/spark/<env>.conf"
+    try:
+        return Finding(in_bytes(driver) >= 2 * 2**30, "driver memory", driver, fix)
+    except ValueError as error:
+        return Finding(False, "driver memory", first_line(error), fix)
+
+
 def in_bytes(size: str) -> int:
     """A Spark memory size, such as ``4g``, in bytes. Raises ValueError for anything else."""
-    match = re.fullmatch(r"(\d+)\s*([bkmgt]?)b?", size.strip().lower())
+    match = re.fullmatch(r"(\d+)\s*([bkmgtp]?)b?", size.strip().lower())
     if match is None:
         raise ValueError(f"{size!r} is no memory size; write it as 4g or 512m")
     return int(match[1]) * _UNITS[match[2]]
@@ -166,10 +189,12 @@ def _staging(spark: SparkSession, job: JobConfig) -> Iterator[Finding]:
 
 def files_before_commit(spark: SparkSession, storage: Storage) -> bool:
     """Whether the file of a finished task stays when a later task of the same job fails."""
-    second_fails = F.when(F.col("id") == 1, F.raise_error(F.lit("on purpose"))).otherwise(F.col("id"))
+    second_fails = F.when(F.col("id") == 1, F.raise_error(F.lit(_ON_PURPOSE))).otherwise(F.col("id"))
     rows = spark.range(0, 2, 1, 2).select(second_fails.alias("id"))
     try:
         rows.write.options(**PER_TASK).mode("append").parquet(storage.at("probe"))
-    except Exception:
+    except Exception as error:
+        if _ON_PURPOSE not in text(error):
+            raise
         return bool(storage.files("probe"))
     return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -10,7 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO
 
+from daybreak import errors
+
 log = logging.getLogger(__name__)
+
+_PATIENCE = 10  # seconds for the last look at the run, or for a reader
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,15 @@ def clock(seconds: float) -> str:
 
 
 class Display:
-    """Draws progress until the ``with`` block ends. ``poll`` says how far the run is."""
+    """Draws progress until the ``with`` block ends. ``poll`` says how far the run is.
+
+    A stream that takes no text, as a pipe that nobody reads or a terminal that was closed, is given up, with a word in
+    the log: no run ends for it.
+    """
 
     def __init__(self, poll: Callable[[], Progress], *, stream: TextIO | None = None, every: float = 1.0) -> None:
-        self._poll, self._stream, self._every = poll, stream or sys.stderr, every
-        self._live = self._stream.isatty()
+        self._poll, self._stream, self._every = poll, sys.stderr if stream is None else stream, every
+        self._live = self._stream is not None and not self._stream.closed and self._stream.isatty()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
         self._said: tuple[int, float] = (-1, 0.0)
@@ -81,10 +90,19 @@ class Display:
             log.debug("progress could not be read", exc_info=True)
             return
         if self._live:
-            self._stream.write("\r\x1b[K" + bar(progress) + ("\n" if last else ""))
+            self._write("\r\x1b[K" + bar(progress) + ("\n" if last else ""))
         elif last or self._is_news(progress):
-            self._stream.write(line(progress) + "\n")
-        self._stream.flush()
+            self._write(line(progress) + "\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            if self._stream is not None:
+                self._stream.write(text)
+                self._stream.flush()
+        except Exception as error:  # closed, without a reader, of an encoding without these letters, a notebook's own
+            self._stream = None
+            with contextlib.suppress(Exception):
+                log.warning("progress is shown no more, and the run goes on: %s", errors.first_line(error))
 
     def _is_news(self, progress: Progress) -> bool:
         """A plain line when shards were finished, at most one in ten seconds."""
@@ -100,5 +118,6 @@ class Display:
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
-        self._thread.join()
-        self._draw(last=True)
+        self._thread.join(timeout=_PATIENCE)
+        if not self._thread.is_alive():  # else it waits for a reader that does not read
+            self._draw(last=True)

@@ -150,12 +150,14 @@ class Budget:
             self.limit = min(self.most, self._known if self._known > self.limit else half_way)
             self._fitted = 0
 
-    def paced(self, cost: int, seconds: float) -> None:
-        """A batch of ``cost`` tokens took so long: at that pace the next ones are to end in time."""
+    def paced(self, cost: int, seconds: float, *, so_far: bool = False) -> None:
+        """A batch of ``cost`` tokens took so long, or has ``so_far``, which is no reason for larger ones: at that pace
+        the next ones are to end in time."""
         if self._seconds is None:
             return
         in_time = int(cost * self._seconds / seconds) if seconds > 0 else _LARGEST
-        self._timely = max(1, min(in_time, max(self._timely or 0, _STEP * cost)))
+        most = self._timely or 0
+        self._timely = max(1, min(in_time, most if so_far and most else max(most, _STEP * cost)))
 
     def timed(self, cost: int, seconds: float) -> None:
         """A batch of ``cost`` tokens took so long on the device. The first ones, while it warms up, do not count."""

@@ -2,7 +2,8 @@
 
 A row that ends the process (a native crash, ``os._exit``) or never returns would end every attempt at its shard. Here
 it ends a child: the parent sees it, starts another, and the pipeline tries the batch again row by row, so that the
-culprit becomes a dead letter and its neighbours are scored. Slower than in place, so only for repeated attempts.
+culprit becomes a dead letter and its neighbours are scored. Slower than in place, so only after an attempt that
+ended its worker (:mod:`daybreak.score.attempts`).
 """
 
 from __future__ import annotations
@@ -15,17 +16,16 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from daybreak.errors import DaybreakError, ModelLoadError, ShardError
-from daybreak.score.columns import take
+from daybreak.errors import DaybreakError, ModelLoadError, ShardError, text
 from daybreak.score.device import on_host, share_memory
 from daybreak.score.modules import search_path
+from daybreak.score.pipeline import OtherProcessError, is_device_error, is_out_of_memory, release_memory
 
 __all__ = ["ChildLostError", "Isolated", "ModelError", "ProcessEndedError", "RowTimeoutError"]
 
@@ -36,13 +36,14 @@ MOST_ENDS = 32
 MAX_ROWS = 256
 """Rows of a batch: a batch that ends its process is scored again row by row."""
 _ORPHAN = 5  # seconds that a child outlives the limit, should its parent be gone
+_MESSAGE = 2_000  # characters of an error that are told
+_GRACE = 5  # seconds for a child that has closed its pipe to end
 
 
-class ChildLostError(Exception):
+class ChildLostError(OtherProcessError):
     """A batch, or a row alone, cost a process."""
 
-    phase = "worker"
-    singly = True  # the pipeline tries the batch row by row
+    singly = True
 
 
 class ProcessEndedError(ChildLostError):
@@ -53,19 +54,8 @@ class RowTimeoutError(ChildLostError):
     """A batch, or a row alone, took longer than ``batch.row_timeout``."""
 
 
-class ModelError(RuntimeError):
+class ModelError(OtherProcessError, RuntimeError):
     """What the model raised in the other process; subclasses carry the name of the class it raised."""
-
-    phase = "forward"
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A window's rows with their cost in tokens, and how many were truncated."""
-
-    rows: pd.DataFrame
-    sizes: Array
-    truncated: int
 
 
 class Isolated:
@@ -85,8 +75,9 @@ class Isolated:
         self._lock = threading.Lock()  # the prefetch thread sizes while the main thread scores
         self._child: _Child | None = _Child(self._task)
         self._ends = 0
-        self.ended = 0
-        """Child processes that ended or were ended so far."""
+        self.ended = self.truncated = 0
+        """Child processes that ended or were ended so far, and rows that were truncated."""
+        self.max_rows = MAX_ROWS
         self.by_rows, self.device = self._child.by_rows, self._child.device
 
     def __enter__(self) -> Isolated:
@@ -96,18 +87,10 @@ class Isolated:
         if self._child is not None:
             self._child.end()
 
-    def encode(self, rows: pd.DataFrame) -> Encoded:
-        """Asked for in batches, so that a row that ends the process is dear in none but its own."""
-        places = np.split(np.arange(len(rows)), range(MAX_ROWS, len(rows), MAX_ROWS))
-        parts = [self._ask("size", take(rows, some)) for some in places]
-        sizes = np.concatenate([sizes for sizes, _ in parts])
-        return Encoded(rows, sizes, sum(truncated for _, truncated in parts))
-
     def size(self, rows: pd.DataFrame) -> Array:
-        return self.encode(rows).sizes
-
-    def collate(self, encoded: Encoded, rows: Array) -> pd.DataFrame:
-        return take(encoded.rows, rows)
+        sizes, truncated = self._ask("size", rows)
+        self.truncated += truncated
+        return np.asarray(sizes)
 
     def preprocess(self, rows: pd.DataFrame) -> pd.DataFrame:
         return rows
@@ -167,9 +150,8 @@ class _Child:
             self._pipe.send(task)
             answer = self._pipe.recv()
         except (EOFError, OSError):
-            code = self._process.wait()
             raise ModelLoadError(
-                f"the model ended its process while it was loaded ({_ending(code)})",
+                f"the model ended its process while it was loaded ({self._ending()})",
                 fix="load it with mlflow.pyfunc.load_model in the workers' environment to see why",
             ) from None
         if isinstance(answer, DaybreakError):
@@ -178,23 +160,32 @@ class _Child:
         self.by_rows, self.device = answer
 
     def ask(self, what: str, rows: pd.DataFrame) -> tuple[str, Any]:
+        """The child's answer, or a ChildLostError that says in what it was lost."""
+        during = " while it told the size of rows" if what == "size" else ""
         try:
+            if self._gone is not None and wait([self._gone], 0):
+                raise EOFError
             self._pipe.send((what, rows))
-            return self._answer()
+            answer = self._answer(during)
         except (EOFError, OSError):
-            raise ProcessEndedError(f"the model ended its process ({_ending(self._process.wait())})") from None
+            raise ProcessEndedError(f"the model ended its process ({self._ending()}){during}") from None
+        return _unsealed(answer)
 
-    def _answer(self) -> tuple[str, Any]:
+    def _answer(self, during: str) -> bytes:
         ready = wait([self._pipe, *([self._gone] if self._gone is not None else [])], self._limit)
         if not ready:
-            raise RowTimeoutError(f"no answer within batch.row_timeout ({self._limit:g} s)")
+            raise RowTimeoutError(f"no answer within batch.row_timeout ({self._limit:g} s){during}")
         if self._pipe not in ready:
             raise EOFError
-        try:
-            answer: tuple[str, Any] = self._pipe.recv()
-        except (ImportError, AttributeError) as error:  # of a class that only the model's own code knows
-            return "error", (type(error).__name__, f"the output cannot be read here: {error}", "postprocess")
-        return answer
+        return self._pipe.recv_bytes()
+
+    def _ending(self) -> str:
+        """How the process ended. One that has closed its pipe and goes on is ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return _ending(self._process.wait(_GRACE))
+        self._process.kill()
+        self._process.wait()
+        return "it closed what it answers by"
 
     def end(self) -> None:
         self._pipe.close()
@@ -207,6 +198,15 @@ class _Child:
 
 def _ending(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
+
+
+def _unsealed(answer: bytes) -> tuple[str, Any]:
+    """An answer may hold what the model's own code knows alone, or what fails when it is read."""
+    try:
+        kind, value = pickle.loads(answer)
+    except Exception as error:
+        return "error", (type(error).__name__, f"the output cannot be read here: {text(error)}", "postprocess")
+    return kind, value
 
 
 def _opened(answer: tuple[str, Any]) -> Any:
@@ -241,7 +241,7 @@ def _serve(pipe: Connection) -> None:
         except EOFError:
             return
         if limit is not None:  # the parent ends a child that hangs, unless it is gone itself
-            faulthandler.dump_traceback_later(limit + _ORPHAN, exit=True)
+            faulthandler.dump_traceback_later(limit + _ORPHAN, exit=True, file=2)
         answer = _answer(model, what, rows)
         faulthandler.cancel_dump_traceback_later()
         pipe.send_bytes(_sealed(answer))
@@ -251,7 +251,8 @@ def _sealed(answer: tuple[str, Any]) -> bytes:
     try:
         return pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:
-        return pickle.dumps(("error", (type(error).__name__, f"the output does not pickle: {error}", "postprocess")))
+        told = (type(error).__name__, f"the output does not pickle: {text(error)}", "postprocess")
+        return pickle.dumps(("error", told))
 
 
 def _answer(model: Any, what: str, rows: pd.DataFrame) -> tuple[str, Any]:
@@ -265,7 +266,7 @@ def _answer(model: Any, what: str, rows: pd.DataFrame) -> tuple[str, Any]:
         output = on_host(model.forward(prepared))
         phase = "postprocess"
         return "result", model.postprocess(output)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # nobody interrupts this process: whatever is raised, the model raises
         return "error", _told(error, phase)
 
 
@@ -278,20 +279,18 @@ def _sizes(model: Any, rows: pd.DataFrame) -> tuple[Array, int]:
 
 def _told(error: BaseException, phase: str) -> Any:
     """An error as the parent can raise it; one that leaves this process unusable ends it."""
-    from daybreak.score.pipeline import is_device_error, is_out_of_memory, release_memory
-
     if isinstance(error, DaybreakError):
         return error
     if isinstance(error, ImportError):
         return ShardError(
-            f"the model cannot import what it needs: {error}",
+            f"the model cannot import what it needs: {text(error)}",
             fix="install it on every worker; then the same command scores what is left",
         )
     if is_device_error(error):
         os._exit(70)
     if is_out_of_memory(error):
         release_memory()
-    return type(error).__name__, str(error) or "no message", phase
+    return type(error).__name__, text(error, most=_MESSAGE), phase
 
 
 if __name__ == "__main__":

@@ -179,13 +179,13 @@ def _loading(path: str | os.PathLike[str], step: Callable[[], Any]) -> Any:
     except ModelLoadError:
         raise
     except ImportError as error:
-        missing = f"the module {error.name!r}" if error.name else str(error)
+        missing = f"the module {error.name!r}" if error.name else first_line(error)
         raise ModelLoadError(
             f"the model in {os.fspath(path)} needs {missing}, which is absent here: {first_line(error)}",
             fix="install it on every worker (its requirements.txt lists what it was logged with), "
             "or log the model with code_paths",
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelLoadError(
             f"the model in {os.fspath(path)} does not load: {type(error).__name__}: {first_line(error)}",
             fix="load it with mlflow.pyfunc.load_model in the workers' environment to see the whole error",

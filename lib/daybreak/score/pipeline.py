@@ -12,6 +12,7 @@ scored. One that runs out of memory is cut again under a smaller budget, and tak
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import logging
@@ -31,7 +32,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from daybreak.errors import DaybreakError
+from daybreak.errors import DaybreakError, text
 from daybreak.score.batches import Budget, plan_batches
 from daybreak.score.columns import own, take
 from daybreak.score.inputs import admit
@@ -40,7 +41,7 @@ from daybreak.score.model import StagedModel
 from daybreak.score.outputs import Conformed, conform
 from daybreak.score.signature import ModelSpec
 
-__all__ = ["Failure", "Pipeline", "Stats", "WindowResult"]
+__all__ = ["Failure", "OtherProcessError", "Pipeline", "Stats", "WindowResult"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ Array = np.ndarray[Any, Any]
 
 FIRST_TOKENS = 1_024  # of a batch, before anything is learned
 FIRST_TOKENS_CUDA = 16_384
+_WINDOW = 2**31  # rows; more than any window has
 _MESSAGE = 2_000
 _AHEAD = 4
 _BEHIND = 2
@@ -115,15 +117,25 @@ class Stats:
 # ---------------------------------------------------------------------------------------------- work in hand
 
 
+@dataclass(frozen=True)
+class _Part:
+    """Rows of a window (int64) whose sizes were told together, and what ``encode`` keeps for ``collate``."""
+
+    rows: Array
+    sizes: Array
+    encoded: Any = None
+
+
 @dataclass
 class _Window:
-    """A window under way. Its rows are those the signature admitted; ``positions`` are their places."""
+    """A window under way. Its rows are those the signature admitted; ``positions`` are their places. A batch is
+    collated from one ``encoded``: ``parts`` tells the rows of each, as slices, where the model encodes."""
 
     frame: pd.DataFrame
     positions: Array
     failures: list[Failure]
     sizes: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    encoded: Any = None
+    parts: list[tuple[slice, Any]] = field(default_factory=list)
     scored: list[tuple[Array, pd.DataFrame]] = field(default_factory=list)
     left: int = 0
 
@@ -135,6 +147,9 @@ class _Window:
 
     def fail(self, row: int, caught: _Caught, attempts: int) -> None:
         self.left -= 1
+        self.refuse(row, caught, attempts)
+
+    def refuse(self, row: int, caught: _Caught, attempts: int) -> None:
         self._refuse(row, caught.phase, caught.error_class, caught.message, attempts)
 
     def _refuse(self, row: int, phase: str, error_class: str, message: str, attempts: int) -> None:
@@ -154,14 +169,15 @@ class _Window:
 
 @dataclass
 class _Job:
-    """A batch: rows of a window (int64), which attempt at them this is, the device's ``seconds`` for it, and after
-    an attempt without enough memory the budget as it was ``before``."""
+    """A batch: rows of a window (int64), which attempt at them this is, the device's ``seconds`` for it, those of the
+    ``slowest`` of its stages, and after an attempt without enough memory the budget as it was ``before``."""
 
     window: _Window
     rows: Array
     attempt: int = 1
     before: Budget | None = None
     seconds: float = 0.0
+    slowest: float = 0.0
 
     @cached_property
     def longest(self) -> int:
@@ -183,10 +199,17 @@ class _Job:
         return [_Job(self.window, self.rows[i : i + 1], self.attempt + 1) for i in range(len(self.rows))]
 
 
+class OtherProcessError(Exception):
+    """What became of a batch in another process, which knows its ``phase``. One that cost the process is dear, so
+    its batch is tried row by row (``singly``) and not halved."""
+
+    phase = "worker"
+    singly = False
+
+
 @dataclass(frozen=True)
 class _Caught:
-    """An error reduced to text, so that nothing holds on to the failed batch's memory. An error of an isolated
-    model names its own phase; one that cost a process is dear, so its batch is tried row by row and not halved."""
+    """An error reduced to text, so that nothing holds on to the failed batch's memory."""
 
     phase: str
     error_class: str
@@ -196,33 +219,43 @@ class _Caught:
 
     @classmethod
     def of(cls, phase: str, error: BaseException) -> _Caught:
-        told = (type(error).__name__, str(error) or "no message", is_out_of_memory(error))
-        return cls(getattr(error, "phase", phase), *told, getattr(error, "singly", False))
+        told = (type(error).__name__, text(error, most=_MESSAGE), is_out_of_memory(error))
+        if isinstance(error, OtherProcessError):  # a ``phase`` of any other error is the model's own affair
+            return cls(error.phase, *told, error.singly)
+        return cls(phase, *told, singly=False)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(is_out_of_memory, error.exceptions))
     name = type(error).__name__
     if "OutOfMemory" in name or "MemoryError" in name:
         return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+    said = text(error).lower()
+    return isinstance(error, RuntimeError) and ("out of memory" in said or "can't allocate memory" in said)
 
 
 def is_device_error(error: BaseException) -> bool:
     """What leaves the process unusable, as a device-side assertion does."""
-    return "CUDA error" in str(error) and not is_out_of_memory(error)
+    return "CUDA error" in text(error) and not is_out_of_memory(error)
+
+
+def ends_worker(error: BaseException) -> bool:
+    """What only a new process can bear: a broken device, an interrupt, which in a worker only a model raises."""
+    return isinstance(error, KeyboardInterrupt) or is_device_error(error)
 
 
 def _is_fatal(error: BaseException) -> bool:
-    """What no row is to blame for, or what only a new process can bear: a missing module, a broken device."""
-    return isinstance(error, ImportError | DaybreakError) or is_device_error(error)
+    """What no row is to blame for, as a missing module, or what ends the worker."""
+    return isinstance(error, ImportError | DaybreakError) or ends_worker(error)
 
 
 def _caught(phase: str, step: Callable[..., Any], *args: Any) -> Any:
-    """What ``step`` returns, or a ``_Caught``; fatal errors propagate."""
+    """What ``step`` returns, or a ``_Caught``; fatal errors propagate. Whatever else a model raises is its rows'
+    failure: sys.exit, a panic of Rust or a cancelled task of asyncio end no worker."""
     try:
         return step(*args)
-    except (Exception, SystemExit) as error:  # a model that calls sys.exit has failed, and not the worker
+    except BaseException as error:
         if _is_fatal(error):
             raise
         return _Caught.of(phase, error)
@@ -309,8 +342,8 @@ class Pipeline:
         spec: its signature.
         tokens: budget of a batch, padding included; None learns it, beginning with what is ``learned`` so far.
         max_rows: the most rows of a batch.
-        seconds: the most that a batch should take; None for as long as it likes. A model whose rows cost one each, so
-            that nothing is known of them, begins with one row then.
+        seconds: the most that a stage of a batch should take, sizing too; None for as long as it likes. The first
+            batch is one row then, and the next ones grow as far as their pace allows.
         threads: threads that preprocess.
         clock: seconds, for the statistics.
         guard: entered around each stage of the model, for who watches over stages that hang.
@@ -338,10 +371,14 @@ class Pipeline:
         self._clock = clock
         self._lock = threading.Lock()
         self._budget = _budget(model, tokens, learned, max_rows, seconds)
+        self._rows = Budget(max_rows, seconds=seconds, first=1)  # a row may cost what its tokens do not tell
         self._again: list[_Job] = []
         self._device_free = -math.inf
         self._empty = conform(spec, pd.DataFrame(), 0).frame
         self._encodes = hasattr(model, "encode") and hasattr(model, "collate")
+        self._by_rows = bool(getattr(model, "by_rows", False))
+        # rows whose size is asked for at a time: of a model with a limit, as many as its pace allows
+        self._sizing = Budget(getattr(model, "max_rows", _WINDOW), seconds=seconds, first=1)
 
     def run(self, windows: Iterable[pd.DataFrame]) -> Iterator[WindowResult]:
         """One result for each window, in order. Every row is in it exactly once, scored or failed.
@@ -386,45 +423,65 @@ class Pipeline:
         ]
         window = _Window(admitted.frame, admitted.positions, failures)
         if len(window.frame):
-            self._timed("size", self._measure, window)
+            self._measure(window)
         window.left = len(window.frame)
         return window
 
     def _measure(self, window: _Window) -> None:
         """Fill in the sizes; rows whose size cannot be told alone become failures."""
-        sized = _caught("size", self._sizes, window.frame)
-        if isinstance(sized, _Caught):
-            good = self._sizable(window, np.arange(len(window.frame)), 1)
+        parts: list[_Part] = []
+        start, end = 0, len(window.frame)
+        while start < end:
+            rows = np.arange(start, min(end, start + self._sizing.allowed))
+            parts += self._together(window, self._sized(window, rows, 1))
+            start += len(rows)
+        good = np.concatenate([np.empty(0, dtype=np.int64), *(part.rows for part in parts)])
+        if len(good) < end:
             window.frame, window.positions = take(window.frame, good), window.positions[good]
-            if not len(good):
-                return
-            sized = self._sizes(window.frame)
-        window.sizes, window.encoded = sized
-        self.stats.truncated += int(getattr(window.encoded, "truncated", 0))
+        window.sizes = np.concatenate([np.empty(0, dtype=np.int64), *(part.sizes for part in parts)])
+        ends = np.cumsum([len(part.rows) for part in parts]).tolist()
+        window.parts = [(slice(e - len(p.rows), e), p.encoded) for e, p in zip(ends, parts, strict=True)]
+        self.stats.truncated += sum(int(getattr(part.encoded, "truncated", 0)) for part in parts)
 
-    def _sizes(self, frame: pd.DataFrame) -> tuple[Array, Any]:
+    def _sized(self, window: _Window, rows: Array, attempt: int) -> list[_Part]:
+        """The rows whose size can be told, found by halving, or one by one where a failure costs a process."""
+        if not len(rows):
+            return []
+        sized = _caught("size", self._timed, "size", self._sizes, window, rows)
+        if not isinstance(sized, _Caught):
+            return [sized]
+        if len(rows) == 1:
+            window.refuse(int(rows[0]), sized, attempt)
+            return []
+        middle = len(rows) // 2
+        parts = np.split(rows, len(rows)) if sized.singly else [rows[:middle], rows[middle:]]
+        return [found for part in parts for found in self._sized(window, part, attempt + 1)]
+
+    def _together(self, window: _Window, parts: list[_Part]) -> list[_Part]:
+        """As one part again, where batches are cut from what was encoded together, and small ones are dear."""
+        if len(parts) < 2 or not self._encodes:
+            return parts
+        again = _caught("size", self._timed, "size", self._sizes, window, np.concatenate([part.rows for part in parts]))
+        return parts if isinstance(again, _Caught) else [again]
+
+    def _sizes(self, window: _Window, rows: Array) -> _Part:
+        frame = window.frame if len(rows) == len(window.frame) else take(window.frame, rows)
+        started = self._clock()
         encoded: Any = self._model.encode(frame) if self._encodes else None  # type: ignore[attr-defined]
         told = encoded.sizes if self._encodes else self._model.size(frame)
+        self._sizing.paced(len(rows), self._clock() - started)
         sizes = np.asarray(told, dtype=np.int64)
-        if sizes.shape != (len(frame),):
-            raise ValueError(f"size returned the shape {sizes.shape} for {len(frame)} rows")
-        return sizes, encoded
-
-    def _sizable(self, window: _Window, rows: Array, attempt: int) -> Array:
-        """The rows whose size can be told, found by halving."""
-        caught = _caught("size", self._sizes, take(window.frame, rows)) if len(rows) else None
-        if not isinstance(caught, _Caught):
-            return rows
-        if len(rows) == 1:
-            window.fail(int(rows[0]), caught, attempt)
-            return rows[:0]
-        middle = len(rows) // 2
-        parts = [self._sizable(window, part, attempt + 1) for part in (rows[:middle], rows[middle:])]
-        return np.concatenate(parts)
+        if sizes.shape != (len(rows),):
+            raise ValueError(f"size returned the shape {sizes.shape} for {len(rows)} rows")
+        return _Part(rows, sizes, encoded)
 
     def _plan(self, window: _Window) -> list[_Job]:
-        batches = plan_batches(window.sizes, tokens=self._budget.offers(), max_rows=self._max_rows)
-        return [_Job(window, rows) for rows in batches]
+        whole = [part for part, _ in window.parts] if self._encodes else [slice(0, len(window.sizes))]
+        return [
+            _Job(window, rows + part.start)
+            for part in whole
+            for rows in plan_batches(window.sizes[part], tokens=self._budget.offers(), max_rows=self._max_rows)
+        ]
 
     def _recut(self, job: _Job) -> list[_Job]:
         """The rows of a batch that was cut under a larger budget than there is now: a batch for now, and the rest."""
@@ -432,15 +489,25 @@ class Pipeline:
         limit = self._budget.limit
         budgets = itertools.chain((min(limit, self._budget.allowed),), itertools.repeat(limit))
         parts = plan_batches(sizes, tokens=budgets, max_rows=self._max_rows)
+        if len(parts[0]) > self._rows.allowed:
+            parts[:1] = np.split(parts[0], [self._rows.allowed])
         return [_Job(job.window, job.rows[part], job.attempt, job.before) for part in parts]
 
     def _preprocess(self, job: _Job) -> Any:
-        return _caught("preprocess", self._timed, "preprocess", self._prepared, job)
+        return _caught("preprocess", self._staged, job, "preprocess", self._prepared)
+
+    def _staged(self, job: _Job, stage: str, step: Callable[..., Any], *args: Any) -> Any:
+        started = self._clock()
+        done = self._timed(stage, step, job, *args)
+        if not self._by_rows:  # else all is in forward, and the rest waits at most for the interpreter's lock
+            job.slowest = max(job.slowest, self._clock() - started)
+        return done
 
     def _prepared(self, job: _Job) -> Any:
-        if self._encodes:
-            return self._model.collate(job.window.encoded, job.rows)  # type: ignore[attr-defined]
-        return self._model.preprocess(own(job.window.frame, job.rows))
+        if not self._encodes:
+            return self._model.preprocess(own(job.window.frame, job.rows))
+        part, encoded = next(one for one in job.window.parts if one[0].start <= job.rows[0] < one[0].stop)
+        return self._model.collate(encoded, job.rows - part.start)  # type: ignore[attr-defined]
 
     def _forward(self, job: _Job, prepared: Any) -> Any:
         self.stats.rows_forward += len(job.rows)
@@ -465,8 +532,13 @@ class Pipeline:
             job.seconds = now - max(started, self._device_free)
             self._device_free = now
             self.stats.forward += job.seconds
+        job.slowest = max(job.slowest, job.seconds)
         if not isinstance(output, _Caught):  # how soon a batch fails says nothing
-            self._budget.paced(job.cost, job.seconds)
+            self._paced(job, so_far=not self._by_rows)
+
+    def _paced(self, job: _Job, *, so_far: bool = False) -> None:
+        self._budget.paced(job.cost, job.slowest, so_far=so_far)
+        self._rows.paced(len(job.rows), job.slowest, so_far=so_far)
 
     def _finish(self, job: _Job, launched: _Launched) -> Any:
         """The output, once the device is done: the moment is told by a thread that does nothing else."""
@@ -479,7 +551,7 @@ class Pipeline:
             output = output.result()
         if isinstance(output, _Caught):
             return output
-        return _caught("postprocess", self._timed, "postprocess", self._conformed, job, output)
+        return _caught("postprocess", self._staged, job, "postprocess", self._conformed, output)
 
     def _conformed(self, job: _Job, output: Any) -> Conformed:
         return conform(self._spec, self._model.postprocess(output), len(job.rows))
@@ -488,7 +560,7 @@ class Pipeline:
 
     def _fits(self, job: _Job) -> bool:
         """Whether the budget, as it is now, lets a batch through. One row always is."""
-        return len(job.rows) == 1 or job.cost <= self._budget.allowed
+        return len(job.rows) == 1 or (job.cost <= self._budget.allowed and len(job.rows) <= self._rows.allowed)
 
     def _attempt(self, job: _Job, trail: ThreadPoolExecutor) -> None:
         """One batch from end to end, for the rare case."""
@@ -510,6 +582,7 @@ class Pipeline:
         if not isinstance(done, _Caught):
             self._budget.fitted(job.cost)
             self._budget.timed(job.cost, job.seconds)
+            self._paced(job)
             job.window.score(job.rows, done, job.attempt)
         elif done.out_of_memory:
             release_memory()
@@ -529,18 +602,19 @@ class Pipeline:
             return
         before = job.before or self._budget.copy()
         self._budget.failed(job.cost)
-        logger.warning(_SHRUNK, len(job.rows), job.cost, self._budget.limit)
+        with contextlib.suppress(ValueError):  # a model may have closed stderr
+            logger.warning(_SHRUNK, len(job.rows), job.cost, self._budget.limit)
         self._again += self._recut(_Job(job.window, job.rows, job.attempt + 1, before))
 
 
 def _budget(model: Any, tokens: int | None, learned: Learned | None, max_rows: int, seconds: float | None) -> Budget:
     by_rows = bool(getattr(model, "by_rows", False))
     if tokens or by_rows:
-        return Budget(tokens or max_rows, seconds=seconds, first=1 if by_rows else None)
+        return Budget(tokens or max_rows, seconds=seconds, first=1)
     if learned:
-        return Budget(learned.tokens, learn=not learned.settled, most=learned.most, seconds=seconds)
+        return Budget(learned.tokens, learn=not learned.settled, most=learned.most, seconds=seconds, first=1)
     on_cuda = str(getattr(model, "device", "cpu")).startswith("cuda")
-    return Budget(FIRST_TOKENS_CUDA if on_cuda else FIRST_TOKENS, learn=True, seconds=seconds)
+    return Budget(FIRST_TOKENS_CUDA if on_cuda else FIRST_TOKENS, learn=True, seconds=seconds, first=1)
 
 
 def release_memory() -> None:
@@ -590,7 +664,7 @@ class _Run:
             if not self._jobs and not self._next_window():
                 break
             while self._jobs and len(self._ahead) < _AHEAD + self._pipeline._threads:
-                self._submit(self._jobs.popleft())
+                self._submit(self._next_job())
         return bool(self._open)
 
     def _next_window(self) -> bool:
@@ -605,6 +679,15 @@ class _Run:
         self._open.append(window)
         self._jobs.extend(self._pipeline._plan(window))
         return True
+
+    def _next_job(self) -> _Job:
+        """The next batch, no larger than the budget is now: to preprocess takes its time too."""
+        job = self._jobs.popleft()
+        if self._pipeline._fits(job):
+            return job
+        first, *rest = self._pipeline._recut(job)
+        self._jobs.extendleft(reversed(rest))
+        return first
 
     def _submit(self, job: _Job, *, first: bool = False) -> None:
         entry = (job, self._pool.submit(self._pipeline._preprocess, job))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -44,4 +43,5 @@ class Watchdog:
                 faulthandler.cancel_dump_traceback_later()
                 return
             left = min(self._since.values()) + self._seconds - time.monotonic()
-            faulthandler.dump_traceback_later(max(left, 0.001), exit=True, file=sys.__stderr__ or 2)
+            # by its number, since the model may have closed the file
+            faulthandler.dump_traceback_later(max(left, 0.001), exit=True, file=2)

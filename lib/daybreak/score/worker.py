@@ -11,12 +11,13 @@ import json
 import math
 import os
 import socket
+import sys
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,11 @@ import pandas as pd
 import pyarrow as pa
 
 from daybreak import schema
-from daybreak.score import device, learned, precision
+from daybreak.errors import WorkerEndedError, text
+from daybreak.score import attempts, device, learned, precision
 from daybreak.score.isolated import MAX_ROWS, Isolated
 from daybreak.score.model import StagedModel, forget, load_cached
-from daybreak.score.pipeline import Failure, Pipeline, WindowResult, release_memory
+from daybreak.score.pipeline import Failure, Pipeline, WindowResult, ends_worker, release_memory
 from daybreak.score.registry import ModelPin
 from daybreak.score.signature import Field, ModelSpec
 from daybreak.score.values import is_null
@@ -45,12 +47,13 @@ class Scorer:
     carry as ``f0..``, and ``keys`` is the number of key columns, ``k0..``. ``gpu_share`` (0 to 1) is the part of a
     GPU that a task has.
 
-    A task that is tried again scores in a child process, since the row to blame may have ended the worker; so does
-    every task where ``isolated`` says so. A stage of the model that takes longer than ``row_timeout`` seconds ends
-    the process, or the child.
+    A task scores in a child process after an attempt that ended its worker, since a row may be to blame; so does every
+    task where ``isolated`` says so. A stage of the model that takes longer than ``row_timeout`` seconds ends the
+    process, or the child. ``max_failures`` is how many failed attempts at a task end the job, and ``job`` names this
+    job among all that the host has seen.
 
-    Raises what ends the task, and with it the attempt: ModelLoadError. A row that fails is no exception but a
-    dead letter.
+    Raises what ends the task, and with it the attempt: ModelLoadError, and WorkerEndedError for what only a new process
+    can bear. A row that fails is no exception but a dead letter.
     """
 
     pin: ModelPin
@@ -66,6 +69,8 @@ class Scorer:
     isolated: bool = False
     gpu_share: float = 1.0
     window_rows: int = 8192
+    max_failures: int = 4
+    job: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __call__(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         first = next((frame for frame in frames if len(frame)), None)
@@ -73,6 +78,7 @@ class Scorer:
             return
         began = time.time()
         _claim(self.gpu_share, self.cache_dir)
+        _open_streams()
         number, attempt = _attempt()
         shard = _Shard(self, int(first["shard_id"].iloc[0]), attempt)
         waiting: deque[_Frame] = deque()
@@ -82,12 +88,20 @@ class Scorer:
                 waiting.append(_Frame(frame, self.keys))
                 yield waiting[-1].inputs(self.features)
 
-        with self._engine(isolated=self.isolated or number > 0) as (pipeline, about):
+        name = f"{self.job}-{shard.shard_id}"
+        isolated = self.isolated or (number > 0 and self._has_ended_a_worker(name, number))
+        with attempts.under_way(self.cache_dir, name, attempt), _told(), self._engine(isolated=isolated) as engine:
+            pipeline, about = engine
             loaded = time.time()
             for result in pipeline.run(windows()):
                 yield from shard.rows(waiting.popleft(), result)
             facts = {**pipeline.stats.as_dict(), **about(), "load_seconds": round(loaded - began, 4)}
         yield shard.receipt(facts, began=began)
+
+    def _has_ended_a_worker(self, shard: str, number: int) -> bool:
+        """Whether an earlier attempt did, as far as this host knows. When one more failure may end the job, those on
+        other hosts are taken for it (docs/decisions/0013)."""
+        return number >= max(2, self.max_failures - 1) or attempts.ended_a_worker(self.cache_dir, shard)
 
     def decide(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """What precision ``auto`` means on this worker's device, as one row of JSON; whatever the rows are."""
@@ -107,7 +121,8 @@ class Scorer:
             release_memory()
             with Isolated(load, row_timeout=self.row_timeout, gpu_share=self.gpu_share) as child:
                 pipeline = Pipeline(child, self.spec, tokens=self.tokens, max_rows=MAX_ROWS, seconds=seconds)
-                yield pipeline, lambda: {"precision": self.precision, "isolated": 1, "processes_ended": child.ended}
+                told = {"precision": self.precision, "isolated": 1}
+                yield pipeline, lambda: {**told, "processes_ended": child.ended, "truncated": child.truncated}
             return
         model = load_cached(**load)
         share = f", {self.gpu_share:.0%} of it" if self.gpu_share < 1 else ""
@@ -119,6 +134,29 @@ class Scorer:
         yield pipeline, lambda: {"precision": self.precision, "device": where, "batch": asdict(pipeline.learned)}
         if self.tokens is None and pipeline.learned != first:
             learned.remember(self.cache_dir, self.pin.digest, where, pipeline.learned)
+
+
+def _open_streams() -> None:
+    """What an earlier task's model has closed, so that it is no fault of this one's rows: a worker is used again."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if stream is not None and getattr(stream, "closed", False):
+            with suppress(OSError):
+                setattr(sys, name, open(descriptor, "w", closefd=False, errors="backslashreplace"))  # noqa: SIM115
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What only a new process can bear, as what it is to a driver."""
+    try:
+        yield
+    except BaseException as error:
+        if not ends_worker(error):
+            raise
+        raise WorkerEndedError(
+            f"a worker cannot go on after {type(error).__name__}: {text(error)}",
+            fix="the finished shards are staged; the executors' log says more",
+        ) from error
 
 
 def exact(frame: pd.DataFrame) -> pd.DataFrame:

@@ -84,3 +84,48 @@ def test_the_run_log_as_a_table() -> None:
     assert head.split()[:2] == ["run", "job"]
     assert body.split() == ["r1", "churn", "dead", "w", "1,000", "0", "m", "3", "2026-11-30", "01:02:03"]
     assert head.index("model") == body.index("m 3")
+
+
+class Taken(io.StringIO):
+    """A stream that takes no text, from a certain time on."""
+
+    def __init__(self, error: Exception, *, terminal: bool) -> None:
+        super().__init__()
+        self.error, self.terminal, self.tried = error, terminal, 0
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def write(self, _: str) -> int:
+        self.tried += 1
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BrokenPipeError(32, "Broken pipe"),
+        OSError(5, "Input/output error"),
+        OSError(28, "No space left on device"),
+        ValueError("I/O operation on closed file"),
+        UnicodeEncodeError("ascii", "\u2588", 0, 1, "ordinal not in range"),
+        RuntimeError("a notebook's own stream"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_that_cannot_be_drawn_is_given_up(error: Exception, terminal: bool) -> None:
+    stream = Taken(error, terminal=terminal)
+    with Display(lambda: HALF, stream=stream, every=60) as display:
+        display._draw(last=True)
+    assert stream.tried == 1
+
+
+def test_progress_is_drawn_nowhere_where_there_is_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    with Display(lambda: HALF, stream=closed, every=60):
+        pass
+    monkeypatch.setattr("sys.stderr", None)
+    with Display(lambda: HALF, every=60):
+        pass

@@ -21,6 +21,7 @@ from mlflow.models import ModelSignature
 from mlflow.pyfunc import PythonModel
 from mlflow.types.schema import ColSpec, DataType, Schema
 
+import daybreak
 from daybreak.errors import ModelLoadError, ShardError
 from daybreak.score import isolated, worker
 from daybreak.score.registry import resolve
@@ -51,6 +52,18 @@ class Deadly(PythonModel):
 
 
 CRASH = "os._exit(139)"
+MUTE = """
+class Mute(Exception):
+    def __str__(self):
+        raise TypeError
+raise Mute
+"""
+INTERRUPT = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sys.stderr.close()
+raise KeyboardInterrupt
+"""  # and as rude as it can be
 SEGFAULT = "import signal; os.kill(os.getpid(), signal.SIGSEGV)"
 SLEEP = "import time; time.sleep(3600)"
 BACKTRACK = "import re; re.match(r'(a+)+$', 'a' * 64 + 'b')"  # holds the interpreter's lock
@@ -85,9 +98,10 @@ def run(one: Scorer, *values: range) -> tuple[dict[int, int], dict[int, Any], di
 def test_case_20_a_row_that_ends_the_process_is_the_only_dead_letter(tmp_path: Path) -> None:
     """Two batches; of each the batch ends a process, and then the row alone another."""
     scored, dead, facts = run(
-        scorer(saved(tmp_path / "m", Deadly({7: CRASH, 305: SEGFAULT}))), range(300), range(300, 310)
+        scorer(saved(tmp_path / "m", Deadly({7: CRASH, 305: SEGFAULT, 307: INTERRUPT}))), range(300), range(300, 310)
     )
-    assert scored == {n: 2 * n for n in range(310) if n not in (7, 305)}
+    assert scored == {n: 2 * n for n in range(310) if n not in (7, 305, 307)}
+    assert (dead[307]["phase"], dead.pop(307)["error_class"]) == ("forward", "KeyboardInterrupt")
     told = {key: (one["phase"], one["error_class"], one["attempts"], one["message"]) for key, one in dead.items()}
     said = "the model ended its process ({})".format
     assert told == {
@@ -98,14 +112,21 @@ def test_case_20_a_row_that_ends_the_process_is_the_only_dead_letter(tmp_path: P
 
 
 def test_case_20_what_a_row_raises_is_told_alike_in_place_and_in_a_child(tmp_path: Path) -> None:
-    one = scorer(saved(tmp_path / "m", Deadly({7: "sys.exit(0)", 9: "raise KeyError('no such thing')"})))
+    at = {7: "sys.exit(0)", 9: "raise KeyError('no such thing')", 11: "raise GeneratorExit", 13: MUTE}
+    one = scorer(saved(tmp_path / "m", Deadly(at)))
     told = []
     for apart in (False, True):
         scored, dead, facts = run(replace(one, isolated=apart), range(40))
-        assert scored == {n: 2 * n for n in range(40) if n not in (7, 9)}
+        assert scored == {n: 2 * n for n in range(40) if n not in at}
         assert facts.get("processes_ended", 0) == 0
         told.append({key: [one[name] for name in ("phase", "error_class", "message")] for key, one in dead.items()})
-    assert told[0] == told[1] == {7: ["forward", "SystemExit", "0"], 9: ["forward", "KeyError", "'no such thing'"]}
+    assert told[0] == told[1]
+    assert told[0] == {
+        7: ["forward", "SystemExit", "0"],
+        9: ["forward", "KeyError", "'no such thing'"],
+        11: ["forward", "GeneratorExit", "GeneratorExit"],
+        13: ["forward", "Mute", "Mute, whose text cannot be had: its __str__ raises TypeError"],
+    }
 
 
 def test_case_21_a_row_that_never_returns_is_a_dead_letter_with_its_limit(tmp_path: Path) -> None:
@@ -156,13 +177,21 @@ def test_a_model_that_does_not_load_is_one_fatal_error(tmp_path: Path, load: str
 
 def python(code: str, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(Path(daybreak.__file__).parents[1])}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("stalls", ["time.sleep(3600)", "re.match(r'(a+)+$', 'a' * 64 + 'b')"])
+@pytest.mark.parametrize(
+    "stalls",
+    [
+        "time.sleep(3600)",
+        "re.match(r'(a+)+$', 'a' * 64 + 'b')",
+        "sys.stderr.close(); again = Watchdog(1)(); again.__enter__(); time.sleep(3600)",
+    ],
+)
 def test_the_watchdog_ends_a_process_that_hangs_and_shows_where(stalls: str) -> None:
     hangs = python(f"""
-        import re, time
+        import re, sys, time
         from daybreak.score.watchdog import Watchdog
         with Watchdog(1)():
             {stalls}

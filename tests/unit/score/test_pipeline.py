@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from daybreak.errors import ModelLoadError
 from daybreak.score.learned import Learned
-from daybreak.score.pipeline import Pipeline, WindowResult
+from daybreak.score.pipeline import OtherProcessError, Pipeline, WindowResult
 from daybreak.score.signature import Field, ModelSpec
 
 SPEC = ModelSpec((Field("text", "string"),), (Field("length", "long"),))
@@ -104,6 +105,46 @@ def test_a_row_that_fails_alone_is_told_and_its_neighbours_are_scored(phase: str
     assert (failure.position, failure.phase, failure.error_class) == (2, phase, "ValueError")
     assert failure.message == f"poisoned: !{phase} it"
     assert failure.attempts >= 2
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise TypeError("no text")
+
+
+class OwnPhaseError(Exception):
+    phase = 3
+    singly = "yes"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MuteError(),
+        OwnPhaseError("x"),
+        StopIteration(1),
+        StopAsyncIteration(),
+        SystemExit(2),
+        GeneratorExit(),
+        asyncio.CancelledError("x"),
+        type("PanicException", (BaseException,), {})("index out of bounds"),
+        ExceptionGroup("two", [ValueError("a"), MuteError()]),
+        ValueError("x" * 10_000_000),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("stage", ["size", "preprocess", "forward", "postprocess"])
+def test_whatever_a_stage_raises_is_the_failure_of_its_row(error: BaseException, stage: str) -> None:
+    class Raising(Lengths):
+        def _enter(self, at: str, texts: Iterable[str]) -> None:
+            if at == stage and "bad" in list(texts):
+                raise error
+
+    (result,) = score(Raising(), ["a", "bad", "cc"])
+    assert result.predictions["length"].tolist() == [1, 2]
+    (failure,) = result.failures
+    assert (failure.position, failure.phase, failure.error_class) == (1, stage, type(error).__name__)
+    assert 0 < len(failure.message) <= 2_000
 
 
 def test_a_null_never_reaches_the_model() -> None:
@@ -505,6 +546,64 @@ def test_batches_of_a_slow_model_end_in_time() -> None:
     free = Slow()
     list(Pipeline(free, SPEC, clock=clock).run(windows(["a"] * 1_000, 1_000)))
     assert [rows for rows, _ in free.batches] == [1_000]
+
+
+@pytest.mark.parametrize("stage", ["size", "encode", "preprocess", "forward", "postprocess"])
+@pytest.mark.parametrize("tokens", [None, 512])
+def test_no_stage_is_given_more_rows_at_a_time_than_end_in_time(stage: str, tokens: int | None) -> None:
+    """Each row takes a quarter of a second in one stage; a call may take ten."""
+    clock, took = Clock(), list[float]()
+
+    class Slow(Encoding if stage == "encode" else Lengths):  # type: ignore[misc]
+        def _enter(self, at: str, texts: Iterable[str]) -> None:
+            super()._enter(at, texts)
+            if at == {"encode": "size"}.get(stage, stage):
+                took.append(0.25 * len(list(texts)))
+                clock.now += took[-1]
+
+    texts: list[str | None] = ["a" * (i % 3 + 1) for i in range(600)]
+    texts[77] = f"!{stage}" if stage != "encode" else "!size"
+    known = Learned(1_024, settled=True) if tokens is None else None
+    results = score(Slow(), texts, rows=300, tokens=tokens, seconds=10, clock=clock, learned=known)
+    scored, failed = flat(results, 300)
+    assert scored == {i: len(text or "") for i, text in enumerate(texts) if i != 77}
+    assert {(place, phase) for place, phase, *_ in failed} == {(77, {"encode": "size"}.get(stage, stage))}
+    assert took[0] == 0.25
+    assert 5 < max(took) <= 10
+
+
+def test_a_row_that_costs_a_process_when_it_is_sized_costs_two() -> None:
+    """A process is dear: after the batch each row is tried alone."""
+    lost = list[int]()
+
+    class LostError(OtherProcessError):
+        singly = True
+
+    class Elsewhere(Lengths):
+        max_rows = 16
+
+        def size(self, rows: pd.DataFrame) -> Any:
+            if "!" in rows["text"].to_list():
+                lost.append(len(rows))
+                raise LostError("ended")
+            return super().size(rows)
+
+    (result,) = score(Elsewhere(), [*["a"] * 40, "!", *["b"] * 23])
+    assert len(result.predictions) == 63
+    assert [(f.position, f.phase, f.error_class) for f in result.failures] == [(40, "worker", "LostError")]
+    assert lost == [16, 1]
+
+
+def test_rows_that_end_in_time_only_alone_are_not_sized_together_again() -> None:
+    class Together(Encoding):
+        def encode(self, rows: pd.DataFrame) -> Any:
+            if len(rows) > 1:
+                raise TimeoutError
+            return super().encode(rows)
+
+    (result,) = score(Together(), ["a", "bbb", "cc"])
+    assert result.predictions["length"].tolist() == [1, 3, 2]
+    assert not result.failures
 
 
 def test_what_one_pipeline_learned_the_next_begins_with() -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import decimal
+import io
 import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from datetime import date, datetime
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlflow
 import numpy as np
 import pandas as pd
+import pyspark
 import pytest
 from mlflow.models import ModelSignature
 from mlflow.pyfunc import PythonModel
@@ -24,8 +28,8 @@ from pyspark.sql import types as T
 import daybreak
 from daybreak import schema
 from daybreak.config import Input
-from daybreak.errors import ModelLoadError, PreflightError
-from daybreak.score import device
+from daybreak.errors import ModelLoadError, PreflightError, WorkerEndedError
+from daybreak.score import device, model, worker
 from daybreak.score.registry import resolve
 from daybreak.score.signature import Field
 from daybreak.score.worker import Scorer, decode
@@ -253,6 +257,64 @@ def test_without_rows_no_model_is_loaded_and_nothing_is_staged(echo: Path, frame
     assert list(absent(iter(frames))) == []
     with pytest.raises(ModelLoadError):
         list(absent(iter([*frames, wire([1])])))
+
+
+# -- attempts
+
+
+def test_only_an_attempt_after_one_that_ended_its_worker_is_isolated(
+    echo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others keep the worker's model: a speculative copy, one after a told error, one whose executor was taken."""
+    given = iter([0, 1, 2, 1])
+
+    def context() -> Any:
+        told = {"attemptNumber": next(given), "stageId": 1, "taskAttemptId": 5, "cpus": 1, "resources": {}}
+        return SimpleNamespace(**{name: partial(lambda value: value, value) for name, value in told.items()})
+
+    monkeypatch.setattr(worker, "_claim", lambda *_: None)
+    monkeypatch.setattr(pyspark.TaskContext, "get", staticmethod(context))
+    one = replace(scorer(echo), cache_dir=str(tmp_path))
+    first = one(iter([wire([1]), wire([2])]))
+    next(first)
+    loaded = dict(model._LOADED)
+    for how in ("beside the first", "a third, of four"):
+        assert "isolated" not in json.loads(run(one, wire([1])).iloc[-1]["receipt"]), how
+    first.close()
+    assert "isolated" not in json.loads(run(one, wire([1])).iloc[-1]["receipt"])
+    assert {key: id(value) for key, value in model._LOADED.items()} == {key: id(value) for key, value in loaded.items()}
+
+
+@pytest.mark.parametrize(
+    ("number", "max_failures", "ended_here", "isolated"),
+    [(1, 4, False, False), (2, 4, False, False), (3, 4, False, True), (1, 4, True, True), (1, 2, False, False),
+     (9, 4, False, True), (1, 1, True, True)],
+)  # fmt: skip
+def test_what_another_host_may_have_seen_counts_when_one_more_failure_may_end_the_job(
+    echo: Path, monkeypatch: pytest.MonkeyPatch, number: int, max_failures: int, ended_here: bool, isolated: bool
+) -> None:
+    monkeypatch.setattr(worker.attempts, "ended_a_worker", lambda *_: ended_here)
+    one = replace(scorer(echo), max_failures=max_failures)
+    assert one._has_ended_a_worker("shard", number) is isolated
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("CUDA error: device-side assert triggered")])
+def test_what_ends_a_worker_is_told_as_that(error: BaseException) -> None:
+    """So that a driver whose tasks are tried only once scores what is left in processes of their own."""
+    with pytest.raises(WorkerEndedError, match=type(error).__name__), worker._told():
+        raise error
+
+
+def test_a_stream_that_an_earlier_model_closed_is_open_for_the_next(
+    echo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("stdout", "stderr"):
+        closed = io.StringIO()
+        closed.close()
+        monkeypatch.setattr(sys, name, closed)
+    run(scorer(echo), wire([1]))
+    assert not sys.stdout.closed
+    assert not sys.stderr.closed
 
 
 # -- null keys
