@@ -105,5 +105,5 @@ def first_line(error: BaseException) -> str:
 
 def root_cause(error: BaseException) -> str:
     """What lies at the bottom of an error, also of Spark's, whose first line names a call and no cause."""
-    named = re.findall(r"^(?:Caused by: )?([\w.$]+(?:Error|Exception)\b.*)$", text(error), re.MULTILINE)
-    return str(named[-1]) if named else first_line(error)
+    named = re.findall(r"^(?:Caused by: |: )?([\w.$]+(?:Error|Exception)\b.*)$", text(error), re.MULTILINE)
+    return str(named[-1])[:500] if named else first_line(error)

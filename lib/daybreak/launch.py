@@ -26,7 +26,7 @@ from daybreak.score.signature import ModelSpec
 from daybreak.sink import publish
 from daybreak.sink.audit import Counts
 from daybreak.sink.staging import Receipt, Staging
-from daybreak.source import freshness, preflight, selection, shards, snapshot
+from daybreak.source import condition, freshness, preflight, selection, shards, snapshot
 from daybreak.source.preflight import Binding
 from daybreak.source.shards import Plan, Shard
 
@@ -184,13 +184,14 @@ def _new(
     pinned = snapshot.pin(spark, config.input)
     freshness.check(pinned, config.input.freshness, now)
     model, spec = resolving.result()
-    rows = preflight.select(snapshot.read(spark, pinned), config.input)
+    table = snapshot.read(spark, pinned)
+    rows = condition.select(table, config.input)
     binding = preflight.bind(rows.schema, config.input, spec)
-    publish.check(spark, _target(config, binding, spec))
-    with session.compiled(spark):
+    window = configuration.render_window(config.window, now)
+    publish.check(spark, _target(config, binding, spec), rows=rows, known=_known(window, model, pinned))
+    with session.compiled(spark), condition.blamed(table, config.input):
         preflight.require_unique(rows, binding.keys)
     logbook.create()
-    window = configuration.render_window(config.window, now)
     run_id = runlog.name(now)
     unplanned = Plan("key", 0, shards.split_bytes(spark), "")
     run = Run(
@@ -215,7 +216,8 @@ def resume(config: JobConfig, spark: SparkSession, logbook: RunLog, row: Row, *,
     model.require(now.digest)
     pinned = snapshot.Pin.from_dict(pins["input"])
     snapshot.verify(spark, pinned)
-    binding = preflight.bind(preflight.select(snapshot.read(spark, pinned), config.input).schema, config.input, spec)
+    rows = condition.select(snapshot.read(spark, pinned), config.input)
+    binding = preflight.bind(rows.schema, config.input, spec)
     started = row.started_at.astimezone(UTC)
     run = Run(
         *(config, spark, logbook, row.run_id, row.window, started),
@@ -223,7 +225,7 @@ def resume(config: JobConfig, spark: SparkSession, logbook: RunLog, row: Row, *,
         held=pins["held"],
         precision=pins.get("precision", {"precision": "fp32"}),
     )
-    publish.check(spark, run.target)
+    publish.check(spark, run.target, rows=rows, known=_known(run.window, model, pinned))
     with run.stage("plan"):
         run.shards = [Shard(**shard) for shard in run.staging.read_plan()]
         with run.compiled():
@@ -272,12 +274,23 @@ def _target(config: JobConfig, binding: Binding, spec: ModelSpec) -> publish.Tar
     return publish.Target(config.output.table, binding.keys, predictions, config.output.mode == "history")
 
 
+def _known(window: str, model: registry.ModelPin, pinned: snapshot.Pin) -> dict[str, str]:
+    """What all rows of a run will have in the output."""
+    return {
+        schema.WINDOW.name: window,
+        "model_name": model.name,
+        "model_version": model.version,
+        "input_version": pinned.version,
+    }
+
+
 def _plan(run: Run) -> tuple[Plan, list[Shard]]:
     """Cut the pinned rows into shards, and count each from the input itself."""
     selective = run.config.select == "changed"
     if selective:
         run.held = _held(run)
-    with shards.one_split_a_partition(run.spark, run.plan.split_bytes), session.compiled(run.spark):
+    whole = condition.blamed(snapshot.read(run.spark, run.input), run.config.input)
+    with whole, shards.one_split_a_partition(run.spark, run.plan.split_bytes), session.compiled(run.spark):
         rows = marked(run)
         splits = shards.layout(rows, run.binding.features)
         plan = shards.choose(splits, run.config.shards, split_bytes=run.plan.split_bytes, selective=selective)
@@ -305,7 +318,7 @@ def _held(run: Run) -> dict[str, Any]:
 def marked(run: Run) -> DataFrame:
     """The pinned rows with their file split, and whether they need a score."""
     rows = shards.with_split(snapshot.read(run.spark, run.input))
-    chosen = preflight.select(rows, run.config.input)
+    chosen = condition.select(rows, run.config.input)
     return selection.mark_scored(chosen, run.binding, _scores_that_hold(run))
 
 

@@ -30,7 +30,7 @@ from daybreak.score.worker import Scorer
 from daybreak.sink import audit, dead_letters, publish
 from daybreak.sink.audit import Counts
 from daybreak.sink.staging import Receipt, Staging, Watch
-from daybreak.source import selection, shards
+from daybreak.source import condition, selection, shards, snapshot
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,8 @@ def _score_job(run: Run, done: set[int], *, show: bool, isolated: bool = False) 
     with _worker_errors():
         _pin_precision(run)
     one_split = shards.one_split_a_partition(run.spark, run.plan.split_bytes)
-    with one_split, run.compiled(), _display(run, done, show), _worker_errors():
+    whole = condition.blamed(snapshot.read(run.spark, run.input), run.config.input)
+    with one_split, run.compiled(), _display(run, done, show), _worker_errors(), whole:
         placed = shards.assign(marked(run), run.plan, run.binding.keys, outstanding)
         wire = selection.on_the_wire(placed, run.binding)
         columns = schema.staging([key.type for key in run.binding.keys], [one.ddl for one in run.spec.outputs])

@@ -16,7 +16,8 @@ class Column:
 
     @property
     def ddl(self) -> str:
-        return f"{quoted(self.name)} {self.type} COMMENT {literal(self.meaning)}"
+        meaning = self.meaning.replace("'", "\\'")
+        return f"{quoted(self.name)} {self.type} COMMENT '{meaning}'"
 
 
 RESERVED = "__daybreak_"  # no column of a user may begin like this
@@ -30,9 +31,9 @@ def quoted(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A string as a Spark SQL literal."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+    """A string as a constant of Spark SQL, whatever the session's settings say of escapes in literals."""
+    plain = not {"'", "\\"} & set(text)
+    return f"'{text}'" if plain else f"CAST(X'{text.encode().hex()}' AS STRING)"
 
 
 def ddl(columns: Iterable[Column]) -> str:

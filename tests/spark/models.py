@@ -16,6 +16,15 @@ TEXT_IN = Schema([ColSpec(DataType.string, "text")])
 LENGTH_OUT = Schema([ColSpec(DataType.long, "length")])
 
 
+class Long(mlflow.pyfunc.PythonModel):
+    """A text of ten characters; none where x is 0."""
+
+    def predict(self, context, model_input, params=None):
+        told = model_input[["x"]].rename(columns={"x": "told"}).astype(object)
+        told["told"] = [None if x == 0 else "0123456789" for x in model_input["x"]]
+        return told
+
+
 class Double(mlflow.pyfunc.PythonModel):
     """y = factor * x; raises on a batch that holds a poisoned x."""
 

@@ -23,16 +23,23 @@ ValueError: a bad weight
 \tat org.apache.spark.api.python.BasePythonRunner.handlePythonException
 """
 
+CONSTRAINT = """An error occurred while calling o552.execute.
+: org.apache.spark.sql.delta.schema.DeltaInvariantViolationException: CHECK constraint short violated by row
+ - told : 0123456789
+\tat org.apache.spark.sql.delta.constraints.CheckDeltaInvariant.assertRule(CheckDeltaInvariant.scala:49)
+"""
+
 
 @pytest.mark.parametrize(
     ("said", "cause"),
     [
         (FULL_DISK, "java.io.IOException: No space left on device"),
         (IN_PYTHON, "ValueError: a bad weight"),
+        (CONSTRAINT, CONSTRAINT.splitlines()[1].removeprefix(": ")),
         ("no such thing\nand more", "no such thing"),
         ("", "RuntimeError"),
     ],
-    ids=["JVM", "Python", "plain", "nothing"],
+    ids=["JVM", "Python", "in the first line", "plain", "nothing"],
 )
 def test_the_root_cause_is_what_lies_at_the_bottom(said: str, cause: str) -> None:
     assert root_cause(RuntimeError(said)) == cause

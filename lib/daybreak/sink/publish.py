@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from delta.tables import DeltaTable
-from pyspark.errors import AnalysisException, ParseException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from daybreak import local, schema
 from daybreak.config import absolute, is_path
-from daybreak.errors import PreflightError, first_line
-from daybreak.schema import Column, literal, quoted
-from daybreak.sink import tables
+from daybreak.errors import DaybreakError, PreflightError, root_cause
+from daybreak.schema import Column, quoted
+from daybreak.sink import constraints, tables
 from daybreak.sink.staging import decoded_keys
 from daybreak.storage import Storage
 
@@ -63,23 +65,37 @@ class Provenance:
     input_version: str
 
 
-def check(spark: SparkSession, target: Target) -> None:
-    """Refuse an output table that the scores would not fit. Raises PreflightError naming columns and types."""
+def check(spark: SparkSession, target: Target, *, rows: DataFrame, known: Mapping[str, str]) -> None:
+    """Refuse an output table that the scores would not fit, or that would not take them.
+
+    ``rows`` has the keys of the rows to come, and ``known`` values that all of them will have. What the model's own
+    values decide, as a CHECK on a prediction, is told by Delta when the run publishes. Raises PreflightError naming
+    columns, types and constraints.
+    """
     _refuse_clashes(target)
     try:
         if not target.exists(spark):
             _refuse_no_room(spark, target)
             return
         table = target.delta(spark)
-    except (AnalysisException, ParseException) as error:
+        declared = constraints.declared(spark, table)
+    except (PySparkException, Py4JJavaError) as error:
         raise PreflightError(
-            f"output.table {target.table!r} cannot be written as a Delta table: {first_line(error)}",
+            f"output.table {target.table!r} cannot be written as a Delta table: {root_cause(error)}",
             fix="name a Delta table, or one that does not exist yet",
         ) from None
-    problems = _misfits(target, table.toDF().schema)
-    partitions = table.detail().select("partitionColumns").first()
-    if target.history and partitions is not None and list(partitions[0]) != [schema.WINDOW.name]:
-        problems.append(f"it is partitioned by {list(partitions[0])}, and history mode needs ['window']")
+    problems = _misfits(target, declared.schema)
+    if target.history and list(declared.partitions) != [schema.WINDOW.name]:
+        problems.append(f"it is partitioned by {list(declared.partitions)}, and history mode needs ['window']")
+    problems += constraints.unfilled(declared, filled := [column.name for column in target.columns])
+    if not problems:
+        known = {name: value for name, value in known.items() if name in filled}
+        held = table.toDF()
+        if target.history:
+            held = held.where(F.col(schema.WINDOW.name) == F.lit(known[schema.WINDOW.name]))
+        keys = [quoted(key.name) for key in target.keys]
+        whole = rows.select(*map(F.col, keys)).where(" AND ".join(f"{key} IS NOT NULL" for key in keys))
+        problems = constraints.violated(declared, held, keys=whole, known=known, filled=filled)
     if problems:
         lines = "\n".join(f"  - {problem}" for problem in problems)
         raise PreflightError(
@@ -178,7 +194,14 @@ def publish(
         _create(spark, target)
         _merge(spark, rows, target, source, allowed)
 
-    tables.retried(merge)
+    try:
+        tables.retried(merge)
+    except (PySparkException, Py4JJavaError) as error:
+        raise DaybreakError(
+            f"{target.table!r} did not take the scores: {root_cause(error)}",
+            fix="what is staged stays: mend the table, or its constraint, and run the same command, or daybreak publish"
+            f" {source.run_id}; nothing is scored again",
+        ) from error
     return version_of(spark, target, source.run_id)
 
 
@@ -199,7 +222,7 @@ def _merge(
     spark: SparkSession, rows: DataFrame, target: Target, source: Provenance, allowed: Callable[[], None]
 ) -> None:
     table = target.delta(spark)
-    window = f"t.{schema.WINDOW.name} = {literal(source.window)}"
+    window = F.col(f"t.{schema.WINDOW.name}") == F.lit(source.window)  # no SQL text: settings say how that is read
     on = [f"t.{quoted(key.name)} = s.{quoted(key.name)}" for key in target.keys]
     values: dict[str, Any] = {quoted(column.name): f"s.{quoted(column.name)}" for column in target.columns}
     there = table.toDF().alias("t")
@@ -222,8 +245,9 @@ def _only_scored(rows: DataFrame) -> DataFrame:
     return rows.where(~F.col(_DEAD))
 
 
-def _both(on: Sequence[str], window: str, target: Target) -> str:
-    return " AND ".join([*([window] if target.history else []), *on])
+def _both(on: Sequence[str], window: SparkColumn, target: Target) -> SparkColumn:
+    keys = F.expr(" AND ".join(on))
+    return window & keys if target.history else keys
 
 
 def _app(run_id: str) -> str:

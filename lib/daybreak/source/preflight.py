@@ -5,31 +5,21 @@ The result, a :class:`Binding`, says which table column feeds which model input,
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from daybreak.config import Input
-from daybreak.errors import PreflightError, first_line
+from daybreak.errors import PreflightError
 from daybreak.schema import RESERVED, Column, literal, quoted
 from daybreak.score.signature import Field, ModelSpec, Type, parse_type
 from daybreak.types import KEYS, KINDS, NO_KEY, NO_KEY_ELSE, UNFIT, UNFIT_ELSE, spark_name
 
 _ROWS = f"{RESERVED}rows"
-_UNSTABLE = re.compile(
-    r"\b(?:current_(?:date|time|timestamp|user|timezone)|localtimestamp|session_user|select)\b"
-    r"|\b(?:now|curdate|user|unix_timestamp)\s*\(\s*\)",
-    re.IGNORECASE,
-)
-_SPECIAL = r"(?:now|today|tomorrow|yesterday)\b"  # Spark takes the clock for such a text where it makes a time of it
-_TYPED = re.compile(rf"\b(?:date|timestamp(?:_ltz|_ntz)?)\s*(['\"]\s*{_SPECIAL}[^'\"]*['\"])", re.IGNORECASE)
-_CAST = re.compile(rf"cast\(\s*({_SPECIAL}[^()#]*) as (?:date|timestamp)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -45,46 +35,6 @@ class Feature:
 class Binding:
     keys: tuple[Column, ...]
     features: tuple[Feature, ...]
-
-
-def select(table: DataFrame, source: Input) -> DataFrame:
-    """The rows that the job is about: the table under ``where``.
-
-    Raises PreflightError for a condition that does not parse, names no column, or differs from read to read.
-    """
-    if source.where is None:
-        return table
-    if unstable := unstable_words(source.where):
-        raise _moves(source.where, unstable)
-    try:
-        chosen = table.where(source.where)
-        chosen.schema  # noqa: B018  (forces the analysis)
-    except (AnalysisException, ParseException) as error:
-        raise PreflightError(f"input.where {source.where!r} is refused by Spark: {first_line(error)}") from None
-    analyzed = chosen._jdf.queryExecution().analyzed()
-    if clock := _CAST.search(analyzed.toString()):
-        raise _moves(source.where, [repr(clock[1].strip())])
-    if not analyzed.deterministic():
-        raise PreflightError(
-            f"input.where {source.where!r} is not deterministic: a second read would select other rows",
-            fix="use the table's columns and constants only; rand(), uuid() and the like change from read to read",
-        )
-    return chosen
-
-
-def _moves(condition: str, unstable: Sequence[str]) -> PreflightError:
-    return PreflightError(
-        f"input.where {condition!r} means other rows at another time: {', '.join(unstable)}",
-        fix="write the value itself, as in day = '2026-11-30' (--set input.where=...); a condition is on this"
-        " table's columns and constants, without a subquery on another table",
-    )
-
-
-def unstable_words(condition: str) -> list[str]:
-    """What in a condition depends on the clock, the user or another table, though Spark calls it deterministic."""
-    typed = [match[1] for match in _TYPED.finditer(condition)]
-    plain = re.sub(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`", " ", condition)
-    return typed + [match.group().strip() for match in _UNSTABLE.finditer(plain)]
 
 
 def bind(schema: T.StructType, source: Input, spec: ModelSpec) -> Binding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from daybreak.source.preflight import unstable_words
+from daybreak.source.condition import unstable_words
 
 
 @pytest.mark.parametrize(
